@@ -78,7 +78,7 @@ def tar_file_expander(
 
     Args:
         data: dicts with ``url`` and ``stream``.
-        handler: asked where a shard fails; true goes on with the next one.
+        handler: asked where a shard fails; true continues with the next one.
         select_files: member name to bool.
         rename_files: member name to member name, applied first.
         eof_value: an item to yield at the end of each shard; by default none, and the border shows in ``__url__``

@@ -23,7 +23,7 @@ TABLE = [
     ("version: 1\nsplits: {train: 3}\n", "2:17", "expected a mapping, not 3"),
     ("version: 1\nsplits: {train: {sources: [a]}}\nsources: [b]\n", "2:9", "either 'splits' or"),
     ("version: 1\nmix: blend\nsources: [a]\n", "2:6", "expected one of interleave, exhaust"),
-    ("version: 1\nmix: concat\nexhausted: restart\nsources: [a]\n", "3:12", "goes on until all have ended"),
+    ("version: 1\nmix: concat\nexhausted: restart\nsources: [a]\n", "3:12", "continues until all have ended"),
     ("version: 1\ntemperature: -1\nsources: [a]\n", "2:14", "expected a number of at least 0, not -1"),
     ("version: 1\ntemperature: .nan\nsources: [a]\n", "2:14", "expected a number"),
     (HEAD + "- shards: a\n  shards: b\n", "4:3", "duplicate key 'shards': it stands in line 3 already"),

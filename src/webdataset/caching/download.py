@@ -2,7 +2,7 @@
 
 The thread moves a stream into a growing file, which gets its final name when it is whole. It runs as fast as the
 source gives, independent of the reader in the same process: if that reader drove it, a rank that waits for the others
-would hold back their bytes, and all would wait for ever. The thread is a daemon and is stopped at exit, so that
+would hold back their bytes, and all would wait forever. The thread is a daemon and is stopped at exit, so that
 nothing hangs there. In a forked child it does not exist; there the reader follows the growing file as a reader of any
 other process does.
 

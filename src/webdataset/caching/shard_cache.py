@@ -245,7 +245,7 @@ class ShardCache:
         Args:
             shards: dicts with ``url``.
             source: opens shards without the cache.
-            handler: asked where one cannot be opened; true goes on with the next.
+            handler: asked where one cannot be opened; true continues with the next.
             level: the trust level that a dataset names.
             storage_options: what ``source`` opens urls with: they tell one service's shards from another's.
             prefetch: 0: open nothing before its turn; anything else, and None where ``WDS_PREFETCH_BYTES`` is not 0:

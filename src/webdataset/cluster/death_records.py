@@ -111,7 +111,7 @@ def withdraw_death(job: ShardJob, number: int, pid: int) -> None:
 
 
 def collect_deaths(folder: Path, number: int, *, pid: int | None = None, exit_code: int | None = None) -> None:
-    """Turn what processes that are gone left behind into deaths.
+    """Turn what processes that are gone left over into deaths.
 
     Args:
         folder: of :func:`deaths_folder`.

@@ -137,7 +137,7 @@ def write_small_file(url: str, content: bytes) -> None:
         try:
             output.write((content,), len(content))
             output.commit()
-        except BaseException:  # whatever it is: nothing may stay behind
+        except BaseException:  # whatever it is: nothing may be left over
             output.abort()
             raise
         return

@@ -108,14 +108,14 @@ Handler = Callable[[str, Any], Any]
 
 
 class Continue:
-    """A handler's answer: "go on with the handlers after me, under this key and with this data".
+    """A handler's answer: "continue with the handlers after me, under this key and with this data".
 
     Args:
-        key: the key to go on with, dot included (".json").
+        key: the key to continue with, dot included (".json").
         data: what to decode under it.
 
     Attributes:
-        again: go on with all handlers instead.
+        again: continue with all handlers instead.
     """
 
     again = False
@@ -241,13 +241,13 @@ _GROWING_TIMES = 50
 
 
 class CompressionFilter:
-    """Decompresses fields named ``.gz`` (or another suffix) and goes on under the name before it, repeatedly.
+    """Decompresses fields named ``.gz`` (or another suffix) and continues under the name before it, repeatedly.
 
     Args:
         *suffixes: the suffixes to act on, with their dots: ".gz", ".bz2", ".xz", ".zst".
         limit_bytes: a field may not grow larger than this, in bytes; None means ``WDS_MAX_FIELD_BYTES``, and less for
             formats whose values are much larger than their bytes (JSON, YAML, msgpack, CBOR, pickles).
-        again: go on with all handlers, not with those after this one.
+        again: continue with all handlers, not with those after this one.
     """
 
     final = False

@@ -40,7 +40,7 @@ def reraise_exception(exn: Exception) -> bool:
 
 
 def ignore_and_continue(exn: Exception) -> bool:
-    """Go on with the next item; the failure is logged at DEBUG level.
+    """Continue with the next item; the failure is logged at DEBUG level.
 
     Args:
         exn: what went wrong.
@@ -51,7 +51,7 @@ def ignore_and_continue(exn: Exception) -> bool:
 
 
 def warn_and_continue(exn: Exception) -> bool:
-    """Warn, then go on with the next item.
+    """Warn, then continue with the next item.
 
     Args:
         exn: what went wrong.
@@ -116,15 +116,15 @@ _thread_counts = _ThreadCounts()
 
 
 def should_continue(handler: Handler, exn: Exception, stage: str) -> bool:
-    """Ask a handler about a failure, and count it where the run goes on without what failed.
+    """Ask a handler about a failure, and count it where the run continues without what failed.
 
     Args:
-        handler: true goes on, false ends the stage; it may raise.
+        handler: true continues, false ends the stage; it may raise.
         exn: what went wrong.
         stage: under which name it is counted.
 
     Returns:
-        Whether to go on.
+        Whether to continue.
 
     Raises:
         Exception: whatever the handler raises.
@@ -144,7 +144,7 @@ def count_drop(stage: str) -> None:
 
 
 class count_skipped:  # noqa: N801  reads as what it does: with counting(skips)
-    """Count in this thread, within a ``with`` block, what is gone on without. May be entered again, not twice at once.
+    """Count in this thread, within a ``with`` block, what is skipped. May be entered again, not twice at once.
 
     Args:
         skips: failures that handlers let pass, by stage; added to. None counts nothing.

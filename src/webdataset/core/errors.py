@@ -32,7 +32,7 @@
     │   │   └── FieldTooLarge             a field that would take more memory than the limit
     │   ├── EncodingError
     │   └── UnsafeContent (pickle.UnpicklingError)  a field that would run code; see ``add_safe_globals``
-    ├── FlowError (RuntimeError)          a running pipeline that cannot go on, or cannot be restored
+    ├── FlowError (RuntimeError)          a running pipeline that cannot continue, or cannot be restored
     │   ├── StateMismatch (ValueError)    a snapshot of something else
     │   ├── WorkerDied                    a worker process has ended
     │   └── JobFailed                     outputs of a job that could not be made; ``report`` says which
@@ -253,7 +253,7 @@ class EncodingError(CodecError):
 
 
 class FlowError(WebDatasetError, RuntimeError):
-    """A running pipeline that cannot go on, or cannot be restored."""
+    """A running pipeline that cannot continue, or cannot be restored."""
 
 
 class StateMismatch(FlowError, ValueError):

@@ -1,6 +1,6 @@
 """Locks and caches that stay usable after a fork.
 
-A thread that holds a usual lock at a fork does not exist in the child, so that the lock stays locked there for ever:
+A thread that holds a usual lock at a fork does not exist in the child, so that the lock stays locked there forever:
 :class:`ForkSafeLock` is free in each child. Two processes that share a connection read each other's answers:
 :class:`PerProcessCache` keeps clients and connection pools by key, one per process and purpose, and is empty in each
 child. A child must never finalise an object whose finaliser speaks over a connection of its parent.

@@ -49,7 +49,7 @@ class ElasticPlan:
         run: seed and epoch.
         description: what a state must agree with.
         functions: names of the stages, and digests of what a user gave them; another one in a state is warned of.
-        state: where to go on, or None for the start of the epoch.
+        state: where to continue, or None for the start of the epoch.
         continue_epochs: after the last item of the state's epoch comes the next epoch.
     """
 
@@ -91,7 +91,7 @@ def make_plan(  # noqa: PLR0917  one value each
     functions: list[list[Any]],
     state: Json,
 ) -> ElasticPlan:
-    """Return the plan of a run that may go on after a state.
+    """Return the plan of a run that may continue after a state.
 
     Args:
         stages: of the dataset.
@@ -100,7 +100,7 @@ def make_plan(  # noqa: PLR0917  one value each
         run: seed and epoch.
         described: the dataset's description.
         functions: names of its stages, and digests of what a user gave them.
-        state: where to go on, or None.
+        state: where to continue, or None.
 
     Raises:
         StateMismatch: the state belongs to another dataset.
@@ -304,7 +304,7 @@ class ElasticRun(Generic[Output]):
         """Tell, of a run that gave nothing after its state, whether that epoch is over, so that the next one comes.
 
         The streams of other ranks and workers, where the state knows them, are asked for one item: where one of them
-        gives it, the epoch goes on there, and this worker has nothing left of it.
+        gives it, the epoch continues there, and this worker has nothing left of it.
         """
         cursor = self._cursor()
         return cursor.plan.continue_epochs and cursor.over()
@@ -406,7 +406,7 @@ class ElasticRun(Generic[Output]):
     def progress(self) -> dict[str, Json]:
         """Return the states of the streams that moved since the last call, for a consumer in another process.
 
-        A run that went on with the next epoch tells its number too.
+        A run that continued with the next epoch tells its number too.
         See :class:`webdataset.flow.elastic_state.ReceivedState`.
 
         Raises:
@@ -441,7 +441,7 @@ class ElasticRun(Generic[Output]):
         return [next(found[number]) for number, _ in addresses]
 
     def load_state_dict(self, state: Json) -> None:
-        """Go on after a state, whatever this run has given.
+        """Continue after a state, whatever this run has given.
 
         Args:
             state: of this rank and worker, or the merged one of all.

@@ -85,8 +85,8 @@ class ElasticMixin:
 
         Args:
             place: rank, world size, worker, number of workers; None is this process's own.
-            state: where to go on; None begins this dataset's next epoch (or goes on where ``load_state_dict`` said).
-            continue_epochs: go on with the next epoch after the last item of a state's epoch; False ends there. None
+            state: where to continue; None begins this dataset's next epoch (or continues a loaded state).
+            continue_epochs: continue with the next epoch after the last item of a state's epoch; False ends there. None
                 ends there where a place is named: a program that drives several workers begins epochs itself.
 
         Raises:
@@ -232,7 +232,7 @@ class ElasticMixin:
         return rewind_state(plan.header(), begins.epoch, process_context())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on after a state, here or in the workers of a DataLoader.
+        """Let the next iteration continue after a state, here or in the workers of a DataLoader.
 
         Args:
             state: of this rank, or the merged one of all; an empty one changes nothing.

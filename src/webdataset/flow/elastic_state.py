@@ -231,7 +231,7 @@ def check_same_dataset(state: Mapping[str, Any], here: Mapping[str, Any]) -> Non
 
     Args:
         state: what was saved.
-        here: the state of the dataset that is to go on; a seed of None is any.
+        here: the state of the dataset that is to continue; a seed of None is any.
 
     Raises:
         StateMismatch: everything that differs, by name.
@@ -292,8 +292,8 @@ def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> N
     if not differing:
         return
     message = (
-        f"since the state was saved, what these stages were given has changed: {'; '.join(differing)}. The run goes on "
-        "after the same samples, and gives what the functions of now make of the rest"
+        f"since the state was saved, what these stages were given has changed: {'; '.join(differing)}. The run "
+        "continues after the same samples, and gives what the functions of now make of the rest"
     )
     key = f"{message} {state['functions']}"
     if key not in _warned:
@@ -465,7 +465,7 @@ class ReceivedState:
         if epoch is None:
             self._stream_states.update(progress)
             return
-        if epoch > self._header["epoch"]:  # the state had nothing left of its own: all workers went on with the next
+        if epoch > self._header["epoch"]:  # the state had nothing left of its own: all workers continued with the next
             self._header = {**self._header, "epoch": epoch}
             self._stream_states = dict.fromkeys(self._stream_states)
             self._sums = {}

@@ -1,7 +1,7 @@
 """Chooses the seed of a run, and numbers epochs across worker processes that live for one epoch only.
 
 Theory. torch's DataLoader starts new workers for each epoch (unless they are persistent), each with a copy of a
-dataset that was never iterated: a count kept in the dataset is lost, and a seeded one would give one order for ever.
+dataset that was never iterated: a count kept in the dataset is lost, and a seeded one would give one order forever.
 Workers that are forked share a page of memory with their parent, in which each worker number counts its epochs.
 Workers that are spawned get the dataset by pickle, once for each worker and epoch: the parent counts the pickles.
 
@@ -49,7 +49,7 @@ class EpochCounter:
     Args:
         travelled: how often the dataset had been sent to a worker when this copy was.
         first: number of the first epoch, where it is not 0: that of a state which was loaded.
-        resumed: a state was loaded; after its last item workers go on with the next epoch.
+        resumed: a state was loaded; after its last item workers continue with the next epoch.
         further: whether the first ones did, as the workers of all epochs share it.
     """
 
@@ -128,7 +128,7 @@ class DupFd(Protocol):
 
 
 class ContinuedEpochFlag:
-    """Whether workers that were spawned after a state went on with the next epoch, told to those of later epochs.
+    """Whether workers that were spawned after a state continued with the next epoch, told to those of later epochs.
 
     Args:
         descriptor: of a file that they share; None makes one that has no name.

@@ -96,7 +96,7 @@ def iterate_loader(loader: "DataPipeline", items: Iterator[Any]) -> Iterator[Any
     """Return the items of a loader; those of a dataset that has a length, all of which come through it, are compared.
 
     Args:
-        loader: a pipeline that begins with a DataLoader, and that does not go on after a state.
+        loader: a pipeline that begins with a DataLoader, and that does not continue after a state.
         items: of the loader.
     """
     source, *stages = loader.pipeline

@@ -290,7 +290,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         self._lent = (run.seed, run.seed if run.common is None else run.common) if run.tracked else None
 
     def resumes(self) -> bool:
-        """Tell whether the next iteration goes on after a state, and so gives a part of a pass."""
+        """Tell whether the next iteration continues after a state, and so gives a part of a pass."""
         return False
 
     def _copy_with(self, **changes: object) -> Self:

@@ -256,7 +256,7 @@ def _count_shared_stages(stages: Sequence[object]) -> int:
 
 STREAMS = 24  # of an elastic dataset that is not told how many
 ENDLESS = sys.maxsize
-EMPTY_PASSES = 100  # of a stream that is to begin again for ever, before that counts as having no samples
+EMPTY_PASSES = 100  # of a stream that is to begin again forever, before that counts as having no samples
 
 
 @dataclass(frozen=True)
@@ -377,7 +377,7 @@ class Loop(Generic[Output]):
         if self._empty > self._bounds.retries:
             if self._bounds.endless:
                 raise NoSamples(
-                    f"a source that is to begin again for ever gave nothing in {self._empty} passes: give it more "
+                    f"a source that is to repeat without end gave nothing in {self._empty} passes: give it more "
                     "samples or shards, a larger subsample, or use fewer workers (or streams, where it is elastic)"
                 )
             return False

@@ -141,7 +141,7 @@ class StageRunner:
 
     def copy(self) -> "StageRunner":
         """Return this stage and those before it as they were before the run: same stages and runs, new states."""
-        # the run goes on drawing from users' own generators, and the replay from others
+        # the run continues drawing from users' own generators, and the replay from others
         return self._copy_with_stage(randomness.replace_generators(self.stage, iter(copy.deepcopy(self.generators))))
 
     def _copy_with_stage(self, stage: Stage) -> "StageRunner":
@@ -159,7 +159,7 @@ class StageRunner:
         try:
             for runner in reversed(runners):
                 runner.open()
-            # what a replay goes on without was counted in the first run
+            # what a replay continues without was counted in the first run
             with count_skipped(None):
                 yield last.items
         finally:
@@ -273,7 +273,7 @@ class OpaqueStageRunner(StageRunner):
             yield item
 
     def _check_replay(self, skipped: int, wanted: int) -> None:
-        """Refuse to go on after a replay that was not what the first run was."""
+        """Refuse to continue after a replay that was not what the first run was."""
         if skipped < wanted:
             raise StateMismatch(
                 f"only {skipped} of {wanted} items came again on replay: the shards were replaced, or the pipeline is "

@@ -65,7 +65,7 @@ class StateDescription:
         items: bound on the items of an epoch, or None.
         stages: of the dataset, by name.
         ranks: of a loader with stages behind it: its rank, and the number of ranks.
-        given: items that the stages behind a loader have given.
+        given: items that the stages after a loader have given.
         turn: of a torch loader: rank, ranks, workers, and the worker whose turn it is.
         progress: of each known stream.
     """

@@ -96,7 +96,7 @@ def _take_count(counts: dict[str, int], name: str) -> int:
 
 
 def format_losses(skipped: int, dropped: int) -> str:
-    """Return words on what was gone on without; of samples that were dropped, where there were any."""
+    """Return words on what was skipped; of samples that were dropped, where there were any."""
     return f"skipped {skipped}, dropped {dropped}" if dropped else f"skipped {skipped}"
 
 

@@ -218,6 +218,6 @@ def warn_of_other_epoch(state: Mapping[str, Any], epoch: int, place: WorkerConte
         return
     warnings.warn(
         f"set_epoch({epoch}) begins epoch {epoch}, and leaves the state that was loaded: it stands after "
-        f"{state['received']} items of epoch {saved}. To go on after it, write set_epoch({saved}), or load it again",
+        f"{state['received']} items of epoch {saved}. To continue after it, write set_epoch({saved}), or load it again",
         stacklevel=stacklevel,
     )

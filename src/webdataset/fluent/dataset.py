@@ -32,10 +32,10 @@ class WebDataset(DataPipeline, FluidInterface):
         urls: a url or path (``{000..099}`` braces, ``::`` between several, globs of local files), a list or iterable of
             them, a directory ending in ``/``, an object that yields ``{"url": …}``; or a dataset specification or shard
             index: a ``.yaml`` or ``.json`` file (not a command), a dict, or what ``load_spec`` returned.
-        handler: asked where a shard or sample fails: true goes on with the next shard, false ends the pass.
+        handler: asked where a shard or sample fails: true continues with the next shard, false ends the pass.
         mode: ``"resampled"``, or the mode of a directory list.
-        resampled: draw shards at random with replacement, for ever.
-        repeat: start over for ever (``True``), or this many passes.
+        resampled: draw shards at random with replacement, without end.
+        repeat: start over forever (``True``), or this many passes.
         shardshuffle: buffer size of the shard shuffle (True is 100); None, False or 0 keeps the order.
         cache_size: size bound of the cache in bytes; 0 for no cache; -1 is ``WDS_CACHE_SIZE``, or no bound.
         cache_dir: directory to keep remote shards in, made where it is missing; None is ``WDS_CACHE``, or no cache.

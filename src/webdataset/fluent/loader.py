@@ -125,7 +125,7 @@ class WebLoader(DataPipeline, FluidInterface):
             self.seed = loader.dataset.seed
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the number of the next epoch; a state that was loaded into this epoch is still gone on with.
+        """Choose the number of the next epoch; a state that was loaded into this epoch is still continued.
 
         Another epoch begins at its start, and a warning says that the state is not used.
 

@@ -106,7 +106,7 @@ MOST_EMPTY = 100
 
 
 class RestartingSource(DataPipeline):
-    """A source that begins again at its end, for ever.
+    """A source that begins again at its end, without end.
 
     Args:
         *stages: of its pipeline.
@@ -133,7 +133,7 @@ class SourceOptions:
         shardshuffle: number of shards in the buffer of a shard shuffle; None for none.
         deterministic: the shard shuffle depends on (seed, epoch) alone.
         seed: the dataset's seed.
-        resampled: draw shards with replacement, for ever.
+        resampled: draw shards with replacement, without end.
         empty_check: raise where a source gives nothing in a pass.
         trust: what decoding may execute.
         prefix: names of the mixes around a source.

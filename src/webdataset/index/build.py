@@ -429,7 +429,7 @@ def index_shards(
     Args:
         urls: as ``WebDataset`` takes them; see :func:`shard_urls`.
         threads: shards indexed at the same time; useful where a server's answer takes time.
-        handler: asked where a shard fails; true leaves it out and goes on.
+        handler: asked where a shard fails; true leaves it out and continues.
         hashes: as for :func:`index_shard`.
         reading: as for :func:`index_shard`.
         **rules: as for :func:`index_shard`.

@@ -1,7 +1,7 @@
 """Checks one shard, front to back, from a stream: the engine under ``check_shards``.
 
 Bytes go through :class:`~webdataset.inspection.header_walk.HeaderWalk` and the reader's own grouper. What the walk
-calls damage becomes a finding; the search for the next header goes on from there, and the bytes between are told as
+calls damage becomes a finding; the search for the next header continues from there, and the bytes between are told as
 not read. Memory: one piece of the stream, one field that is decoded, and the keys (``key_checks``).
 """
 

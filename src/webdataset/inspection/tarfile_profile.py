@@ -66,7 +66,7 @@ class ReaderProfile(MemberObserver):
 
         Args:
             name: its full name.
-            place: where it lies.
+            place: where it is.
         """
 
     def end_shard(self, check: "ShardResult") -> None:

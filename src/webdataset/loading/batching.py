@@ -32,7 +32,7 @@ class BatchMark:
         beyond: samples received after that window.
         samples: in this batch.
         until: all indices below this one have been received, counted from where the epoch began.
-        counted: what was gone on without at the indices received with this batch.
+        counted: what was skipped at the indices received with this batch.
     """
 
     progress: list[tuple[int, int, Json]] = field(default_factory=list)

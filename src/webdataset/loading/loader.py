@@ -239,7 +239,7 @@ class Loader:
         return marked if self._device is None else self._device.move_batches(marked)
 
     def _count_failure(self) -> None:
-        """Count what stood before a failure, unless a run goes on after the last state and counts it then."""
+        """Count what stood before a failure, unless a run continues after the last state and counts it then."""
         failed = self._windows.failed if self._windows is not None else []
         if not self._origin.elastic:
             self._stats.receive(failed)

@@ -22,7 +22,7 @@ _MEANINGS = {
     "running_seconds": "Seconds since the loader began its first epoch, while an epoch ran",
     "waiting_seconds": "Seconds that the consumer waited for batches",
     "worker_busy_seconds": "Seconds that a worker spent on samples",
-    "worker_waiting_seconds": "Seconds that a worker waited for leave to go on",
+    "worker_waiting_seconds": "Seconds that a worker waited for leave to continue",
     "ready_windows": "Windows of samples that are at least partly made and not delivered",
     "memory_bytes": "Bytes of the blocks that batches are made in",
     "workers": "Workers",
@@ -52,7 +52,7 @@ class LoaderStats:
         running_seconds: from the beginning of each epoch to its end or now.
         waiting_seconds: of these, how long the consumer waited.
         worker_busy_seconds: for each worker, spent on samples.
-        worker_waiting_seconds: for each worker, spent waiting for leave to go on: the consumer is slower.
+        worker_waiting_seconds: for each worker, spent waiting for leave to continue: the consumer is slower.
         ready_windows: windows that are at least partly made and not delivered.
         memory_bytes: of the blocks that batches are made in.
         workers: how many there are.
@@ -181,7 +181,7 @@ class LoaderStats:
                 self.stage_rows[name] = before[0] + samples, before[1] + seconds
 
     def receive(self, counted: list[RowCounts]) -> None:
-        """Count what was gone on without.
+        """Count what was skipped.
 
         Args:
             counted: what belongs to the batch that was received.

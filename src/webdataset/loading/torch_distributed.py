@@ -253,7 +253,7 @@ def equal_steps(
 
     Args:
         loader: a loader, or anything else that can be iterated.
-        how: ``drop`` stops where the first rank has no batch left; ``pad`` goes on to the last one: ranks that have
+        how: ``drop`` stops where the first rank has no batch left; ``pad`` continues to the last one: ranks that have
             none left give their first batch again (with ``__pad__``, where it is a dict).
         every: batches between two collectives; so many batches are held at a time.
         group: a process group; None for the default one.

@@ -121,7 +121,7 @@ class LoaderRun(Generic[Batch]):
     """
 
     def __init__(self, loader: "StateLoader", *, addresses: bool) -> None:
-        # goes on with the next epoch where nothing is left of a state's; a pipeline over the loader does that itself
+        # continues with the next epoch where nothing is left of a state's; a pipeline over the loader does that itself
         self.continue_epochs = False
         self._loader, self._addresses = loader, addresses
         self._open(loader, addresses=addresses)
@@ -264,7 +264,7 @@ class StateLoader(DataLoader[Any]):
         return LoaderStage(self)
 
     def begin(self, *, addresses: bool = False) -> LoaderRun[Any]:
-        """Begin the next epoch, or go on where ``load_state_dict`` said.
+        """Begin the next epoch, or continue where ``load_state_dict`` said.
 
         Args:
             addresses: keep the addresses of items, where the loader's batches are the dataset's (``batch_size=None``).
@@ -298,7 +298,7 @@ class StateLoader(DataLoader[Any]):
         if not any(state["memories"].values()):
             return self._held(iter(super().__iter__()))
         before = self.generator.get_state() if self.generator is not None else torch.get_rng_state()
-        # it draws a seed, which the epoch that goes on had drawn when it began
+        # it draws a seed, which the epoch that continues had drawn when it began
         batches = super().__iter__()
         if self.generator is not None:
             self.generator.set_state(before)

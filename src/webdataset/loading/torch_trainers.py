@@ -102,7 +102,7 @@ def gather_states(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def select_rank_state(states: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the state that this rank goes on from."""
+    """Return the state that this rank continues from."""
     from webdataset.flow.elastic_state import merge_states  # noqa: PLC0415  seldom needed
 
     here = process_context()
@@ -145,11 +145,11 @@ class SizedTrainerLoader(TrainerLoader):
 def for_trainer(trainer: TrainerType, loader: StatefulLoader) -> TrainerType:
     """Let the Hugging Face Trainer train on a loader, and keep the loader's state in its checkpoints.
 
-    The Trainer neither shares the batches out a second time, nor skips any when it resumes: the loader goes on by
+    The Trainer neither shares the batches out a second time, nor skips any when it resumes: the loader continues by
     itself. Each checkpoint gets ``webdataset-<rank>-of-<ranks>.json``; on another number of ranks, the states of all
     are merged. Give the loader a length (``with_length``) only if each epoch has exactly so many batches.
 
-    The Trainer saves between two steps of the optimizer, never between the batches of one. So it goes on exactly with
+    The Trainer saves between two steps of the optimizer, never between the batches of one. So it continues exactly with
     ``gradient_accumulation_steps``, too; where the loader has a length, that must be a multiple of them: the Trainer
     makes a smaller last step in an epoch that it reads whole, and none in one whose rest it reads.
 
@@ -192,7 +192,7 @@ def _check_length(loader: object, accumulated: int) -> None:
     if length % accumulated:
         raise UsageError(
             f"the loader's length, {length}, is no multiple of gradient_accumulation_steps={accumulated}, so that the "
-            "Trainer could not go on exactly: make epochs of such a number of batches, with_epoch(n) and "
+            "Trainer could not continue exactly: make epochs of such a number of batches, with_epoch(n) and "
             "with_length(n), or leave the length out and give the Trainer max_steps"
         )
 
@@ -213,7 +213,7 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the state that this rank goes on from.
+    """Return the state that this rank continues from.
 
     Raises:
         UsageError: it has no states, or not those of all ranks.

@@ -132,7 +132,7 @@ class BatchWindow:
         self.whole = layout is not None and self.count == layout.rows and all(all(part.placed) for part in parts)
 
     def merge_counts(self) -> list[RowCounts]:
-        """Return what was gone on without, by rising row."""
+        """Return what was skipped, by rising row."""
         found = [each for part in self.parts for each in part.counted]
         found.sort(key=attrgetter("row"))
         return found
@@ -213,7 +213,7 @@ class WindowAssembler:
         self.eager = False
         # of all workers, at the end of an epoch
         self.outcomes: list[StageOutcome] = []
-        # what was gone on without in a window that is not received
+        # what was skipped in a window that is not received
         self.failed: list[RowCounts] = []
         self._epoch = 0
         self._begin()

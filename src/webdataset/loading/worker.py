@@ -156,10 +156,10 @@ class WindowPart:
         over: the worker has no more samples.
         busy: blocks of earlier windows that the worker's pipeline still refers to.
         error: what ended the worker, where something did.
-        timings: seconds spent on samples and on waiting for leave to go on.
+        timings: seconds spent on samples and on waiting for leave to continue.
         findings: what the worker found since it last said so; None: this part does not say.
         turns: samples, and ends of streams, that were drawn.
-        counted: what was gone on without, by rising row.
+        counted: what was skipped, by rising row.
         outcomes: what became of the samples of stages that may drop some; None before the end of the worker's share.
     """
 
@@ -254,7 +254,7 @@ class WorkerLoop:
         return WindowPart(self.work.worker, window, over=True)
 
     def _make_failure_part(self, error: BaseException) -> WindowPart:
-        """Say what ended the worker, and what it went on without in the window that is not received."""
+        """Say what ended the worker, and what it continued without in the window that is not received."""
         part, filled = self._last(self.window), self._part
         part.error = error
         part.counted = [] if filled is None else filled.counted

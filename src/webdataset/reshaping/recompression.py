@@ -89,7 +89,7 @@ def recompress_shard(
         for _ in reader.member_lists():
             reader.scanner.payloadless = []
         output.commit()
-    except BaseException as error:  # whatever it is: nothing may stay behind
+    except BaseException as error:  # whatever it is: nothing may be left over
         output.abort()
         if reader is not None and isinstance(error, Exception):
             raise reader.explain_error(error) from error.__cause__

@@ -231,7 +231,7 @@ class TableWriter:
             return
         try:
             self.close()
-        except BaseException:  # whatever it is: nothing may stay behind
+        except BaseException:  # whatever it is: nothing may be left over
             self.abort()
             raise
 
@@ -304,7 +304,7 @@ def write_hf_folder(
         if place.exists():
             shutil.rmtree(place)
         staging.rename(place)
-    except BaseException:  # whatever it is: nothing may stay behind
+    except BaseException:  # whatever it is: nothing may be left over
         shutil.rmtree(staging, ignore_errors=True)
         raise
     return sum(count for _, count in writer.files)

@@ -48,7 +48,7 @@ def group_entries(entries: Iterable[BatchEntry], keys: Keys) -> Iterator[list[Fi
 
 
 def _continues_sample(field: Field, sample: list[Field]) -> bool:
-    """Tell whether a field goes on with a sample; one that it has already begins the same sample once more."""
+    """Tell whether a field continues with a sample; one that it has already begins the same sample once more."""
     (entry, key, extension), (first, first_key, _) = field, sample[0]
     if key != first_key or entry.place.bucket != first.place.bucket or bool(entry.member) != bool(first.member):
         return False

@@ -45,7 +45,7 @@ class RecordReading(PicklesProfiles):
     Args:
         cut: makes what cuts a stream into items, given the offset of its first byte and ``limit_bytes``.
         name: what the stage is called in messages.
-        handler: asked when a shard fails; true goes on with the next shard.
+        handler: asked when a shard fails; true continues with the next shard.
         items: ``samples`` takes dicts only, ``any`` whatever an item is. Dicts get ``__url__``.
         addresses: add ``__address__`` (:class:`Address`) to every sample.
         limit_bytes: size of the largest item that is read.

@@ -235,7 +235,7 @@ class Reading(PicklesProfiles):
     """How shards are read.
 
     Args:
-        handler: asked when a shard or sample fails; true goes on with the next shard.
+        handler: asked when a shard or sample fails; true continues with the next shard.
         select_files: full member name to bool; members for which it is false are stepped over.
         rename_files: full member name to full member name; applied before ``select_files``.
         keys: splits a name into key and extension.

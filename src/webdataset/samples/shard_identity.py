@@ -23,7 +23,7 @@ from webdataset.core.tracebacks import warn_user
 # the bits of a check
 CHECK = 63
 _WAYS_OUT = (
-    "put the shard back, or begin the epoch again; WDS_CHANGED_SHARDS=warn goes on after as many samples of it as "
+    "put the shard back, or begin the epoch again; WDS_CHANGED_SHARDS=warn continues after as many samples of it as "
     "were given"
 )
 
@@ -67,7 +67,7 @@ def matches_sample(check: int, key_sum: int, size: int | None) -> bool:
 
 
 def is_lenient() -> bool:
-    """Tell whether a run may go on in shards that were replaced."""
+    """Tell whether a run may continue in shards that were replaced."""
     return settings.CHANGED_SHARDS.get() == "warn"
 
 
@@ -79,8 +79,8 @@ def changed_shard_error(url: str, what: str, cause: BaseException | None = None)
 
 
 def warn_changed_shard(url: str, error: Exception) -> None:
-    """Warn that a run goes on in a shard that was replaced."""
-    warn_user(f"{redact(url)}: going on by the number of samples, since WDS_CHANGED_SHARDS=warn: {error}")
+    """Warn that a run continues in a shard that was replaced."""
+    warn_user(f"{redact(url)}: continuing by the number of samples, since WDS_CHANGED_SHARDS=warn: {error}")
 
 
 def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, warned: set[str]) -> None:

@@ -35,7 +35,7 @@ def open_shards(
 
     Args:
         shards: dicts with ``url``: a str, a path, or an open file object.
-        handler: asked where one cannot be opened; true goes on with the next.
+        handler: asked where one cannot be opened; true continues with the next.
         resolve: says what a url leads to; called once for each shard.
         prefetch: bytes of the next shards that may be read ahead; 0 opens a shard when the one before it has ended;
             None is ``WDS_PREFETCH_BYTES``.

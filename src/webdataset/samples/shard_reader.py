@@ -176,7 +176,7 @@ class ReadingRules(Protocol):
 
     @property
     def handler(self) -> Handler:
-        """Asked when a shard or sample fails; true goes on with the next shard."""
+        """Asked when a shard or sample fails; true continues with the next shard."""
         ...
 
     @property

@@ -108,7 +108,7 @@ class SharedBlocks:
         return descriptor, os.fstat(descriptor).st_size
 
     def find(self, array: Array) -> tuple[int, int] | None:
-        """Return block and offset of an array's memory, or None where it lies in no block."""
+        """Return block and offset of an array's memory, or None where it is in no block."""
         if not array.flags.c_contiguous or not array.nbytes:
             return None
         start = array.__array_interface__["data"][0]

@@ -50,9 +50,10 @@ class SharedLoader:
     Args:
         source: an elastic dataset; a ``Loader`` over one; or a function without arguments that returns a ``Loader``.
         name: of the stream, the same in all trainers: letters, digits, ``_.-``; or a path with a ``/``, of the socket.
-        policy: what a slow trainer does to the others: ``lockstep``: they wait; ``drop``: when it is ``window`` batches
-            behind, its iteration raises ``TrainerDropped``; ``detach``: then it reads alone, with a loader of its own.
-        window: batches that a trainer may be behind by, of ``drop`` and ``detach``; from 3.
+        policy: what a slow trainer does to the others: ``lockstep``: they wait; ``drop``: when it lags by
+            ``window`` batches, its iteration raises ``TrainerDropped``; ``detach``: then it reads alone, with a loader
+            of its own.
+        window: batches that a trainer may lag by, of ``drop`` and ``detach``; from 3.
         trainers: how many the stream waits for before it begins.
         late: where a new trainer begins that finds the stream begun: ``own``: at its own state, alone where that is far
             behind the stream, until the next epoch; ``current``: with the stream's next batch.
@@ -146,7 +147,7 @@ class SharedLoader:
                 self._leave()
 
     def _read_alone(self) -> Generator[Json]:
-        """Go on with a loader of this trainer's own."""
+        """Continue with a loader of this trainer's own."""
         self._loader.load_state_dict(self._exact_state())
         for batch in self._loader:
             if self._is_next_epoch(self._loader.position[0]):

@@ -3,7 +3,7 @@
 Theory. Each trainer says at which position of the stream (epoch, samples received) it wants to continue, with the state
 there. The server makes the batch at the lowest of these positions, and sends it to the trainers that stand there. A
 trainer that is ahead (its owner died when others had not received a batch yet) thus waits, and one that joins a little
-behind is caught up with: the loader continues from its state. A trainer far behind is told to read alone. A batch is
+late is waited for: the loader continues from its state. A trainer that lags far is told to read alone. A batch is
 kept until every trainer that received it has given it back. The server holds nothing that cannot be made again: where
 its process ends, the first trainer to take the lock continues from its own state.
 
@@ -262,13 +262,13 @@ class SharedServer:
         if now is None or not self._begun or position >= now:
             return None
         size = self._terms["batch_size"] or 1
-        behind = now[1] - position[1]
-        if not self._terms["exact"] and position[0] == now[0] and behind % size:
+        late = now[1] - position[1]
+        if not self._terms["exact"] and position[0] == now[0] and late % size:
             return "its batches have other borders than the stream's"
-        if rejoins or (position[0] == now[0] and behind <= max(_BEHIND, self._policy.window) * size):
+        if rejoins or (position[0] == now[0] and late <= max(_BEHIND, self._policy.window) * size):
             return None
         if position[0] == now[0]:
-            return f"it is {behind} samples behind the stream"
+            return f"it lags by {late} samples"
         return f"it is in epoch {position[0]}, and the stream in epoch {now[0]}"
 
     def _drop(self, trainer: _Trainer) -> None:

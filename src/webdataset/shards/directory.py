@@ -52,7 +52,7 @@ class DirectoryShardList(ShardList):
     ) -> None:
         if isinstance(path, str) and not path.endswith("/"):
             raise UsageError("the name of a directory of shards ends with '/'", url=path)
-        # it would be waited for, for ever
+        # it would be waited for, without end
         if isinstance(path, str) and not is_local(rewrite_url(path)):
             raise UsageError(
                 "this is no directory of this machine, and its scheme has no lists: write the shards' urls out, as in "

@@ -163,7 +163,7 @@ class SimpleShardList(ShardList):
 
 
 class ResampledShards(ShardList):
-    """Shards drawn at random with replacement, for ever or ``nshards`` of them a pass.
+    """Shards drawn at random with replacement, without end or ``nshards`` of them a pass.
 
     Args:
         urls: as for :class:`SimpleShardList`.

@@ -298,7 +298,7 @@ def _heartbeat(path: str) -> Iterator[None]:
 
 
 def _sweep(folder: str) -> None:
-    """Delete the listings of jobs that have ended, and what processes that were killed left behind."""
+    """Delete the listings of jobs that have ended, and what processes that were killed left over."""
     for entry in os.scandir(folder):
         if not entry.name.startswith("list-"):
             continue

@@ -44,7 +44,7 @@ class ImageState(StageState):
         return self.count
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
-        """Go on counting."""
+        """Continue counting."""
         self.count = as_int(state)
 
 

@@ -38,7 +38,7 @@ class AISBatch(PicklesProfiles, IterableDataset):
         at_once: entries in one request, about.
         storage_options: ``endpoint_url``, ``token``, ``verify``, ``provider``.
         handler: asked about samples of which something does not exist (``NotFound``, with url and key), and about
-            requests that fail; true goes on with the next sample or request.
+            requests that fail; true continues with the next sample or request.
         keys: splits a name into key and extension.
         split: give each rank and worker every n-th sample; False gives each all of them.
 
@@ -129,7 +129,7 @@ class MockDataset(IterableDataset):
 
 
 class with_epoch(IterableDataset):  # noqa: N801  upstream's name
-    """A dataset in epochs of a fixed length: each epoch goes on where the last one ended.
+    """A dataset in epochs of a fixed length: each epoch continues where the last one ended.
 
     Args:
         dataset: read over and over.
@@ -144,7 +144,7 @@ class with_epoch(IterableDataset):  # noqa: N801  upstream's name
     """
 
     unrepeatable = (
-        "each of its epochs goes on where the one before ended, so that none can be read again; write "
+        "each of its epochs continues where the one before ended, so that none can be read again; write "
         "wds.DataPipeline(dataset).with_epoch(n) in its place"
     )
 

@@ -84,7 +84,7 @@ class Mixture(Stage[MixState], IterableDataset):
 
     Args:
         datasets: datasets or other iterables, each read from its start in every epoch.
-        longest: go on until all sources have ended; otherwise end with the first that ends.
+        longest: continue until all sources have ended; otherwise end with the first that ends.
     """
 
     rewinds = True
@@ -116,7 +116,7 @@ class Mixture(Stage[MixState], IterableDataset):
                     item = next(gives[place])
                 except StopIteration:
                     if not self.longest:
-                        live.clear()  # a restored run must not go on with the others
+                        live.clear()  # a restored run must not continue with the others
                         return
                     del gives[place]
                     self._end_source(state, place)
@@ -228,7 +228,7 @@ class RandomMix(Mixture):
     Args:
         datasets: datasets or other iterables.
         probs: weight of each dataset, at least 0; all alike where it is None. They need not add up to 1.
-        longest: drop a dataset that has ended and go on with the others; otherwise end with the first that ends.
+        longest: drop a dataset that has ended and continue with the others; otherwise end with the first that ends.
         seed: seed of the draws of the first epoch, from which those of later epochs derive. None leaves it to the run
             (or, iterated alone, to Python's global generator).
 
@@ -280,7 +280,7 @@ class RoundRobin(Mixture):
 
     Args:
         datasets: datasets or other iterables.
-        longest: drop a dataset that has ended and go on with the others; otherwise end with the first that ends.
+        longest: drop a dataset that has ended and continue with the others; otherwise end with the first that ends.
 
     Flow: in turn, each source in its own order; holds nothing; resumes exactly where its sources do.
     """
@@ -314,7 +314,7 @@ class EvenMix(RandomMix):
     Args:
         datasets: datasets or other iterables.
         probs: weight of each dataset, at least 0; all alike where it is None. They need not add up to 1.
-        longest: drop a dataset that has ended and go on with the others; otherwise end with the first that ends.
+        longest: drop a dataset that has ended and continue with the others; otherwise end with the first that ends.
 
     Raises:
         UsageError: not one weight for each dataset, a negative weight, or no weight above 0.
@@ -388,7 +388,7 @@ def random_samples(
     Args:
         sources: iterables.
         probs: how likely each is; None for all alike.
-        longest: go on until all have ended; otherwise end with the first that ends.
+        longest: continue until all have ended; otherwise end with the first that ends.
 
     Yields:
         Items.

@@ -49,7 +49,7 @@ class ReaderState(StageState):
 
     Attributes:
         position: kept up to date while reading.
-        saved: what the state held that this run goes on from, or None.
+        saved: what the state held that this run continues from, or None.
         stream: the virtual stream that is read, or None in a plain run.
     """
 
@@ -78,7 +78,7 @@ class ReaderState(StageState):
         return [shard, ordinal, offset, position.key_sum(), position.url, *position.identity(), rises]
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
-        """Go on after the sample at this address."""
+        """Continue after the sample at this address."""
         if state is not None:
             self.saved = SavedPosition(state)
 
@@ -203,13 +203,13 @@ class ReadShards(Stage):
         return self._resume(shards, state, state.saved)
 
     def _resume(self, upstream: Iterator[Shard], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
-        """Go on after the sample at an address, which was given before the snapshot."""
+        """Continue after the sample at an address, which was given before the snapshot."""
         listed = islice(upstream, saved.start.shard, None)
         first = next(listed, None)
         if first is None:
             raise FlowError(f"no shard {saved.start.shard} to resume in: the list of shards has changed")
         try:
-            # what was gone on without up to here was counted before the state was saved
+            # what was skipped up to here was counted before the state was saved
             with count_skipped(None):
                 samples = self._at_offset(chain([first], listed), state, saved)
         except StateMismatch as error:

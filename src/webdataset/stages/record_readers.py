@@ -94,7 +94,7 @@ def cbors_to_samples(handler: Handler = reraise_exception, **options: Any) -> Re
     """Return the stage that reads shards that are sequences of CBOR items (RFC 8742), compressed or not.
 
     Args:
-        handler: asked where a shard cannot be opened or read; true goes on with the next shard.
+        handler: asked where a shard cannot be opened or read; true continues with the next shard.
         **options: ``items`` ("any", the default, or "samples", which takes dicts only), ``addresses``,
             ``limit_bytes`` (of one item), ``trust``, ``cache``, ``storage_options``, ``prefetch``; see
             :class:`~webdataset.samples.records.RecordReading`.
@@ -109,7 +109,7 @@ def msgpacks_to_samples(handler: Handler = reraise_exception, **options: Any) ->
     """Return the stage that reads shards that are msgpack items one after the other, compressed or not.
 
     Args:
-        handler: asked where a shard cannot be opened or read; true goes on with the next shard.
+        handler: asked where a shard cannot be opened or read; true continues with the next shard.
         **options: as for :func:`cbors_to_samples`; ``items`` is "samples" by default, for nearly any bytes are
             msgpack items of some kind.
 
@@ -128,7 +128,7 @@ def cbor_iterator(
 
     Args:
         data: dicts with ``url`` and ``stream``.
-        handler: asked where a shard fails; true goes on with the next one.
+        handler: asked where a shard fails; true continues with the next one.
         info: not used.
 
     Yields:
@@ -145,6 +145,6 @@ def cbors_samples(src: Iterable[Shard], handler: Handler = reraise_exception) ->
 
     Args:
         src: dicts with ``url``.
-        handler: asked where a shard cannot be opened or read; true goes on with the next one.
+        handler: asked where a shard cannot be opened or read; true continues with the next one.
     """
     return cbors_to_samples(handler)(src)

@@ -151,7 +151,7 @@ class SliceState(PassThroughState):
         return self.count
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
-        """Go on after this many."""
+        """Continue after this many."""
         self.count = as_int(state)
 
 

@@ -159,7 +159,7 @@ class ParallelRanges:
             # a thread may be adding one at this moment
             with self._lock:
                 self._active = bool(self._parts)
-            # no room for further ones: the first connection goes on, for now
+            # no room for further ones: the first connection continues, for now
             if not self._active:
                 return b""
             piece = self._parts[0].piece()

@@ -121,7 +121,7 @@ class PrefetchedStream(io.RawIOBase):
         self._failed = task.failure
 
     def _inherit(self, task: PrefetchTask) -> None:
-        """Go on in a forked child, where the thread does not exist."""
+        """Continue in a forked child, where the thread does not exist."""
         self._task = None
         left, whole = task.take_leftovers()
         self._rest = memoryview(bytes(self._rest) + left)

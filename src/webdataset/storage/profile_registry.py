@@ -4,7 +4,7 @@ Definitions come from calls of ``wds.config`` and from the files as they are now
 the order in which they are searched. Nothing here opens a connection.
 
 :class:`PickledProfiles` carries what Python has defined to a spawned worker, or wherever a dataset is unpickled. A
-secret that was given as text stays behind, and the name of its profile is remembered as missing.
+secret that was given as text is left out, and the name of its profile is remembered as missing.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ _withheld: set[str] = set()
 
 
 def _renew_lock() -> None:
-    global _lock  # noqa: PLW0603  a lock held by another thread at the fork stays locked for ever
+    global _lock  # noqa: PLW0603  a lock held by another thread at the fork stays locked forever
     _lock = threading.RLock()
 
 
@@ -70,7 +70,7 @@ def route(match: str, profile: str | None = None, *, target: str | None = None) 
 
     Args:
         match: ``s3://bucket``, ``s3://bucket/prefix``, or ``scheme://`` for urls of a scheme of your own; a ``*`` at
-            the end also takes names that go on. The longest route that matches wins, of the same length the latest.
+            the end also takes names that continue. The longest route that matches wins, of the same length the latest.
         profile: name of the profile; None is what ``s3://`` urls use without one.
         target: ``s3://bucket/prefix`` that stands for ``match``.
 
@@ -139,7 +139,7 @@ def adopt_definitions(profiles: Iterable[Profile], routes: Iterable[Route], with
     Args:
         profiles: profiles.
         routes: routes.
-        withheld: names of profiles whose secrets stayed behind.
+        withheld: names of profiles whose secrets were left out.
     """
     with _lock:
         for profile in profiles:

@@ -4,7 +4,7 @@
 a :class:`~webdataset.storage.s3_profile.Profile` and the plain ``s3://bucket/key``. The first of these that applies
 wins: storage options, the name in the url, the longest route, the environment, the default chain of AWS.
 
-Storage options are checked and frozen, with everything that may be a secret behind a
+Storage options are checked and frozen, with everything that may be a secret in a
 :class:`~webdataset.storage.s3_profile.Secret`; each backend gets its own part. A name that no backend knows is an
 error at once; a name of another backend is an error when the url is opened.
 """

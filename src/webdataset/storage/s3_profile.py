@@ -240,7 +240,7 @@ class Route:
 
     Args:
         match: ``scheme://``, ``s3://bucket``, ``s3://bucket/prefix``: these urls, and all below them. A ``*`` at the
-            end also takes names that go on: ``s3://mmc4-*``.
+            end also takes names that continue: ``s3://mmc4-*``.
         profile: name of the profile; None is what ``s3://`` urls use without one.
         target: ``s3://bucket/prefix`` that stands for ``match``; None puts ``s3`` in the place of the scheme.
         origin: where it was defined, for messages.
@@ -355,7 +355,7 @@ def make_route(fields: Mapping[str, Any], *, origin: str = "python", at: Callabl
     written = _MATCH.fullmatch(match)
     if written is None:
         raise ConfigError(
-            f"{place('match')}: match is 'scheme://', 's3://bucket/prefix', or one of them with '*' behind"
+            f"{place('match')}: match is 'scheme://', 's3://bucket/prefix', or one of them with '*' at its end"
         )
     scheme = written["scheme"].lower()
     if scheme in UNROUTED:

@@ -2,7 +2,7 @@
 
 There is one ``ssl.SSLContext`` for each set of trusted certificates; urllib3 is given it, and forked children inherit
 it. A thread that is within OpenSSL at a fork may hold one of the locks of OpenSSL: they would stay locked in the
-child for ever, and its first context or connection would never come about. So contexts are made, and the steps of
+child forever, and its first context or connection would never come about. So contexts are made, and the steps of
 handshakes are done, under a lock that forks wait for. Waiting for the other side is done without it.
 """
 
@@ -73,7 +73,7 @@ def _do_handshake(line: ssl.SSLSocket) -> None:
 
 
 def _step_handshake(line: ssl.SSLSocket) -> int:
-    """Go on with the handshake; return what it waits for then, 0 for nothing: it is done."""
+    """Continue with the handshake; return what it waits for then, 0 for nothing: it is done."""
     try:
         with fork_lock:
             line.do_handshake()

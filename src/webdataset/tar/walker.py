@@ -66,7 +66,7 @@ class TarWalker(TarScanner):
 
     @property
     def wants(self) -> tuple[int, int]:
-        """Where to read next, and how many bytes it takes at least to go on."""
+        """Where to read next, and how many bytes it takes at least to continue."""
         least = BLOCK if self._body is None else self._need
         return self.position, least - len(self._rest)
 

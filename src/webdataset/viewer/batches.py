@@ -63,7 +63,7 @@ class BatchRequest:
 
 @dataclass
 class LocatedSample:
-    """A sample of a batch, and where it lies.
+    """A sample of a batch, and where it is.
 
     Args:
         key: of the sample.
@@ -226,7 +226,7 @@ class Batches:
 
         Args:
             wanted: which.
-            budget: time for it; a later request goes on where this one ended.
+            budget: time for it; a later request continues where this one ended.
 
         Raises:
             NoSuchSample: the epoch ends before.
@@ -258,7 +258,7 @@ class Batches:
             with self._lock:
                 self._runs.pop(_name_run(wanted), None)
             return self.find_batch(wanted, budget)
-        raise FlowError(f"the time is over at batch {run.passed} of {wanted.step}: ask again, and the trace goes on")
+        raise FlowError(f"the time is over at batch {run.passed} of {wanted.step}: ask again, and the trace continues")
 
     def _find_run(self, wanted: BatchRequest) -> _Run:
         name = _name_run(wanted)

@@ -66,7 +66,7 @@ def find_shard(session: Session, request: Request) -> ShardView:
 
 
 def find_entry(session: Session, request: Request) -> tuple[ShardView, int, SampleEntry]:
-    """Return the sample that a request names: its shard, its number, and where it lies.
+    """Return the sample that a request names: its shard, its number, and where it is.
 
     Args:
         session: what is shown.
@@ -80,7 +80,7 @@ def find_entry(session: Session, request: Request) -> tuple[ShardView, int, Samp
 
 
 def find_field(session: Session, request: Request) -> tuple[ShardView, SampleEntry, FieldEntry]:
-    """Return the field that a request names: its shard, its sample, and where it lies.
+    """Return the field that a request names: its shard, its sample, and where it is.
 
     Args:
         session: what is shown.
@@ -106,7 +106,7 @@ def sample_card(session: Session, side: str, shard: ShardView, ordinal: int, ent
         side: of the sample.
         shard: of the sample.
         ordinal: its number.
-        entry: where it lies.
+        entry: where it is.
     """
     fields = [field_card(shard, field) for field in entry.fields]
     return {
@@ -127,7 +127,7 @@ def field_card(shard: ShardView, field: FieldEntry) -> dict[str, Any]:
 
     Args:
         shard: of the field.
-        field: where it lies.
+        field: where it is.
     """
 
     def read(start: int, stop: int) -> bytes:

@@ -1,7 +1,7 @@
 """Finds samples by a text and an expression, a piece of work at a time; also the fields that an expression looks at.
 
 A request works until it has found enough, or has spent its time or bytes, and returns a cursor with which the next one
-goes on. Where shards have an index, their keys are searched first, which reads no payload; contents follow. An
+continues. Where shards have an index, their keys are searched first, which reads no payload; contents follow. An
 expression reads the fields that it looks at and nothing else: of an image its head, of a size nothing.
 
 A cursor holds three numbers and a digest of what is searched, so that it can name no place outside the dataset and
@@ -245,7 +245,7 @@ class SearchResult:
 
     Args:
         samples: in the order of the search.
-        cursor: where the next request goes on; None at the end.
+        cursor: where the next request continues; None at the end.
         samples_seen: looked at in this request.
         shards_seen: of which samples were looked at.
         read_bytes: read in this request.

@@ -3,9 +3,9 @@
 Theory. With an index beside the shard, any page is known at once, and each header is compared with the index when a
 field is read; a large index is loaded while the first pages are shown without it. Without one, the headers are walked
 from the start, by the same code that builds indexes and in the same steps, so that sample *i* of a page is sample *i*
-of the stream; what was walked is remembered. The walk goes on past a field that stands twice and past parts of samples,
-as the stream reader does with a handler that continues, and stops where the archive is damaged. ``problem`` says what
-was met first.
+of the stream; what was walked is remembered. The walk continues past a field that stands twice and past parts of
+samples, as the stream reader does with a handler that continues, and stops where the archive is damaged. ``problem``
+says what was met first.
 
 Never gives a sample that the stream reader would not give, and never bytes that an index claims without proof.
 """
@@ -209,7 +209,7 @@ class ShardView:
             self._note(loading.error)
 
     def _note(self, error: BaseException) -> bool:
-        """Remember what is wrong first; the reader goes on."""
+        """Remember what is wrong first; the reader continues."""
         if self._problem is None:
             offset = getattr(error, "offset", None)
             message = getattr(error, "message", None) or f"{type(error).__name__}: {error}"

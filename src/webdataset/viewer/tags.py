@@ -28,7 +28,7 @@ class TagFile:
         path: of the file; it need not be there yet.
 
     Attributes:
-        path: where it lies, links followed.
+        path: where it is, links followed.
 
     Raises:
         UsageError: it is no file of tags, or no file of this machine.

@@ -86,7 +86,7 @@ class DocumentWriter:
                 Images that are bytes are written as they are.
 
         Raises:
-            SampleError: parts that do not fit each other. Nothing is written; the writer can go on.
+            SampleError: parts that do not fit each other. Nothing is written; the writer can continue.
             EncodingError: an image that cannot be encoded; likewise.
             SourceError: the output failed.
         """

@@ -37,7 +37,7 @@ class LocalFileOutput:
     """
 
     def __init__(self, path: str, *, overwrite: bool = True) -> None:
-        # a symbolic link goes on pointing to its target
+        # a symbolic link continues pointing to its target
         self.path = os.path.realpath(path)
         self.overwrite = overwrite
         self._shown = path

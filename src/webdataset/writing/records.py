@@ -105,9 +105,9 @@ class RecordWriter(ShardOutput):
             sample: fields to values, and ``__key__``.
 
         Raises:
-            SampleError: no dict, or one without a key. Nothing of the sample is written; the writer can go on.
+            SampleError: no dict, or one without a key. Nothing of the sample is written; the writer can continue.
             EncodingError: a value that the format does not have; likewise.
-            SourceError: the output failed; the writer cannot go on, and the shard will not appear.
+            SourceError: the output failed; the writer cannot continue, and the shard will not appear.
             UsageError: the writer is closed.
         """
         if self._state != "open":

@@ -104,7 +104,7 @@ class ExistingShards:
     Args:
         name: number to name.
         start: number of this run's first shard.
-        exist: ``error`` refuses shards that are there; ``warn`` and None warn at the end of those that stand behind
+        exist: ``error`` refuses shards that are there; ``warn`` and None warn at the end of those that follow
             this run's; ``ignore`` does neither. None asks local folders only.
         opened: the shards go to an opener of the caller's, who alone knows what is there.
         called: names come from a function of the caller's, which is not asked for others unless ``exist`` is given.

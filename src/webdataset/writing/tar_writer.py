@@ -341,9 +341,9 @@ class TarWriter(ShardOutput):
 
         Raises:
             SampleError: a key or field name that cannot be written. Nothing of the sample is written; the writer can
-                go on.
+                continue.
             EncodingError: a field that cannot be encoded; likewise.
-            SourceError: the output failed; the writer cannot go on, and the archive will not appear.
+            SourceError: the output failed; the writer cannot continue, and the archive will not appear.
             UsageError: the writer is closed.
         """
         if self._state != "open":

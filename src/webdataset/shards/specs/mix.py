@@ -107,7 +107,7 @@ class Mix:
     Args:
         how: ``interleave`` (by weight), ``roundrobin``, ``concat``, or ``shards`` (the shards of all, shuffled).
         sources: what is mixed.
-        exhausted: what a source does at its end: ``restart``, ``drop`` (the others go on), ``stop`` (all end).
+        exhausted: what a source does at its end: ``restart``, ``drop`` (the others continue), ``stop`` (all end).
         weights_are: what the weights count: ``samples``, ``shards`` or ``bytes``.
         temperature: weights are raised to this power; 0 makes all alike.
     """

@@ -175,7 +175,7 @@ def read_mix(tree: SpecTree, defaults: SpecTree | None, context: SpecContext, be
     sources = [read_source(part, defaults, context, read_mix) for part in listed_trees.value]
     ends = members.get("exhausted", ENDS[how])
     if how in ("concat", "exhaust", "shards") and ends != "drop":
-        context.problems.add(tree.value["exhausted"].place, f"mix: {how} goes on until all have ended")
+        context.problems.add(tree.value["exhausted"].place, f"mix: {how} continues until all have ended")
     made = Mix(
         "interleave" if how == "exhaust" else how,
         name_sources(sources, listed_trees.value, context.problems),

@@ -258,7 +258,7 @@ MIX = KeyTable(
     {
         "mix": "interleave: by weight; exhaust: by weight, until all have ended; roundrobin: in turn; concat: one "
         "after the other; shards: the shards of all, shuffled together",
-        "exhausted": "what a source does at its end: restart, drop (the others go on), stop (all end)",
+        "exhausted": "what a source does at its end: restart, drop (the others continue), stop (all end)",
         "weights_are": "what the weights count",
         "temperature": "shares are raised to this power; 0 makes all alike",
     },

@@ -145,7 +145,7 @@ def gopen_ais(
     """Open a url by AIStore: over HTTP where a gateway is known, else by the program ``ais``, which has settings too.
 
     Args:
-        url: an ``ais:`` url, or one of a store behind AIStore.
+        url: an ``ais:`` url, or one of a store that AIStore reads.
         mode: ``rb`` or ``wb``.
         bufsize: bytes; for the program.
         storage_options: ``endpoint_url``, ``token``, ``verify``, ``provider``.

@@ -129,7 +129,7 @@ def filesystem_lock(filesystem: object) -> contextlib.AbstractContextManager[obj
 
 
 def call_with_timeout(call: Callable[[], T], filesystem: object = None) -> T:
-    """Call a file system, which may wait for ever, and wait no longer than :data:`READ_SECONDS`.
+    """Call a file system, which may wait forever, and wait no longer than :data:`READ_SECONDS`.
 
     Args:
         call: calls it.

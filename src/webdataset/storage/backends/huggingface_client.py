@@ -246,7 +246,7 @@ class HubClient:
             found = _NEXT.search(link)
             following = None if found is None else urllib.parse.urljoin(self.endpoint + "/", found[1])
             if following is not None and not self._is_hub(following):
-                raise SourceError("the hub's list goes on at another address: not followed", url=self._url)
+                raise SourceError("the hub's list continues at another address: not followed", url=self._url)
             return (str(entry["path"]) for entry in entries if entry.get("type") == "file"), following
 
         return http_client.list_pages(page, self._url)

@@ -28,7 +28,7 @@ _count = 0
 
 
 def _renew_lock() -> None:
-    global _lock  # noqa: PLW0603  a lock held by another thread at the fork stays locked for ever
+    global _lock  # noqa: PLW0603  a lock held by another thread at the fork stays locked forever
     _lock = threading.Lock()
 
 

@@ -71,7 +71,7 @@ def list_keys(stem: str, prefix: str, storage_options: object = None) -> Iterato
         found = client.call("list_objects_v2", **arguments, **({"ContinuationToken": token} if token else {}))
         following = found.get("NextContinuationToken") if found.get("IsTruncated") else None
         if found.get("IsTruncated") and not following:
-            raise SourceError("the service says that its list goes on, and not where", url=stem)
+            raise SourceError("the service says that its list continues, and not where", url=stem)
         keys = (entry["Key"] for entry in found.get("Contents", ()))
         return (escape_key(key[len(folder) :]) for key in keys if key.startswith(folder)), following
 
