@@ -5,7 +5,8 @@ and spawn as the default start method. On the newest, the resume fuzz plays hund
 one a thousand.
 
 With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, in its usual
-size, and those torch tests that the default start method matters to, under the methods that are not this Python's.
+size and without the files that wait for faulty servers most of their time, and those torch tests that the default
+start method matters to, under the methods that are not this Python's.
 """
 
 import multiprocessing
@@ -30,6 +31,13 @@ SPAWNING = [
     "tests/e2e/test_torch_loader.py", "tests/e2e/test_resume_loader.py", "tests/e2e/test_wids_loader.py",
     "tests/faults/test_cache_loader.py", "tests/unit/fluent", "tests/unit/index", "tests/unit/loading",
     "tests/unit/stages",
+]  # fmt: skip
+# Most of their time is waiting, and what they test is the same on every Python; the rest of their folder runs.
+WAITING = [
+    f"--ignore=tests/storage/test_{name}.py"
+    for name in (
+        "ais_faults", "canary", "gs_and_azure_faults", "matrix_pipeline", "matrix_runs", "nginx", "s3_faults",
+    )
 ]  # fmt: skip
 STARTED = "not demo and not fork and not spawn and not whichever_came_first"
 # Those that play several ranks in one process set variables, of which a server that runs already does not hear.
@@ -88,7 +96,7 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
     if newest != here:
         name, python = f"Python {newest[0]}.{newest[1]}", environment(newest, pythons[newest])
         results[f"{name}, versions as locked"] = run(python, "scripts/lock.py", "--check")
-        results[name] = run(python, "-m", "pytest", "-q", *workers)
+        results[name] = run(python, "-m", "pytest", "-q", *workers, *WAITING)
     for method in METHODS if has_torch(Path(sys.executable)) else ():
         names, places = (SERVED, STARTING) if method == "forkserver" else (STARTED, SPAWNING)
         if method != multiprocessing.get_context().get_start_method():
@@ -115,7 +123,7 @@ def main() -> None:
         if version == max(pythons):
             os.environ.update(
                 RESUME_FUZZ_CASES="300", RESUME_FUZZ_CUTS="5", EXTENDED_HEADER_CASES="2000", TLS_FORKS="2000",
-                DIFFERENTIAL_FUZZ_CASES="1000",
+                DIFFERENTIAL_FUZZ_CASES="1000", MATRIX_RUNS_SHARE="100",
             )  # fmt: skip
         results[name] = run(python, "-m", "pytest", "-n", workers, *extra)
         for method in METHODS if has_torch(python) else ():

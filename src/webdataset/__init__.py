@@ -94,6 +94,11 @@ class _Package(ModuleType):
         module: Any = importlib.import_module(f"{__name__}.autodecode")
         module.pytorch_weights_only = only
 
+    @property
+    def __native__(self) -> str:
+        """Whether samples are read by the native core: ``yes``, or ``no`` and why."""
+        return importlib.import_module(f"{__name__}.samples.native_core").describe_native()  # type: ignore[no-any-return]
+
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
         """Pickle by name: functions that mention ``wds`` go to workers under spawn."""
         return importlib.import_module, (self.__name__,)

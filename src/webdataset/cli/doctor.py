@@ -16,6 +16,7 @@ from webdataset.cli import console, exit_status
 from webdataset.core import settings
 from webdataset.core.errors import UsageError
 from webdataset.core.redaction import redact
+from webdataset.samples.native_core import describe_native
 
 _PACKAGE = "webdataset"
 _MASK = "***"
@@ -46,6 +47,7 @@ _PARTS: Final[dict[str, Any]] = {
     "shared_memory_free_bytes": _COUNT,
     "open_files": {**_COUNT, "description": "that this process may have; null: no bound, or not known"},
     "start_method": {"type": "string"},
+    "native": {"type": "string"},
     "cache": _TEXT,
     "cache_free_bytes": _COUNT,
     "settings": {"type": "object", "additionalProperties": {"type": "string"}, "description": "secrets are ***"},
@@ -100,6 +102,7 @@ def examine_machine() -> dict[str, Any]:
         "shared_memory_free_bytes": shared_free,
         "open_files": _find_file_bound(),
         "start_method": _find_start_method(),
+        "native": describe_native(),
         "cache": cache,
         "cache_free_bytes": cache_free,
         "settings": list_settings(),
@@ -231,7 +234,7 @@ def _write_text(found: dict[str, Any]) -> None:
     rows = [(name, str(found[name])) for name in ("version", "python", "platform", "cpus")]
     files = "no bound" if found["open_files"] is None else str(found["open_files"])
     rows += [("shared memory", shared), ("open files", files)]
-    rows += [("start method", found["start_method"]), ("cache", cache)]
+    rows += [("start method", found["start_method"]), ("native core", found["native"]), ("cache", cache)]
     packages = [f"{name} {version}" for name, version in found["packages"].items() if version]
     rows += [("packages", ", ".join(packages))]
     complete = [name for name, parts in found["extras"].items() if None not in parts.values()]

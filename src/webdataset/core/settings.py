@@ -127,6 +127,7 @@ MISSING_END = EnvironmentVariable[str | None](
     _parse_choice("warn", "error", "ignore"),
     "warn, error or ignore: tar without its end mark; unset: error",
 )
+NATIVE = EnvironmentVariable("WDS_NATIVE", True, _parse_bool, "0 reads samples in Python where the core in C is there")
 CHANGED_SHARDS = EnvironmentVariable(
     "WDS_CHANGED_SHARDS",
     "error",

@@ -2,7 +2,8 @@
 
 * ``shard_opener``: urls to opened shards, the next ones ahead of their turn
 * ``sample_reader``: opened shards to samples; the rules of reading; the position
-* ``shard_reader``: one tar shard; the seekable source; the verdict about its end
+* ``shard_reader``: one tar shard; the verdict about its end; ``native_core``: the usual case of it in C
+* ``seekable_source``: a stream that goes to an offset
 * ``raw_samples``: members and samples as they stand, header bytes and payloads
 * ``records``: one shard of records without tar
 * ``grouping``: members to samples; names to key and extension

@@ -127,6 +127,32 @@ class Grouper:
         self._start = 0
 
     @property
+    def is_plain(self) -> bool:
+        """Whether names are split at the first dot, and no name of the stamp is one of a sample's own."""
+        return self._plain and "__key__" not in self._stamp
+
+    @property
+    def odd_samples(self) -> bool:
+        """Whether a sample may be marked as bad, and has to be looked at before it is given."""
+        return self._marked_bad
+
+    @property
+    def template(self) -> tuple[Sample, dict[str, str]]:
+        """What each sample of this shard begins with, and the fields of the extensions seen so far."""
+        return {"__key__": None, **self._stamp}, self._fields
+
+    @property
+    def progress(self) -> tuple[Sample | None, str | None, int]:
+        """The sample in progress, its key, and where it starts."""
+        return self._sample, self._key, self._start
+
+    @progress.setter
+    def progress(self, progress: tuple[Sample | None, str | None, int]) -> None:
+        self._sample, key, self._start = progress
+        if key is not None and key is not self._key:
+            self._key, self._prefix = key, key + "."
+
+    @property
     def key(self) -> str | None:
         """Key of the sample in progress, or None."""
         return self._key if self._sample is not None else None

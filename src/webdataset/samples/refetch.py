@@ -7,13 +7,14 @@ once, from the first address to the last. The stream is always closed.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from webdataset.core.errors import FlowError
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Grouper, Sample, Shard
 from webdataset.samples.sample_reader import Reading
-from webdataset.samples.shard_reader import SeekableSource, can_seek, check_end_mark
+from webdataset.samples.seekable_source import SeekableSource, can_seek
+from webdataset.samples.shard_reader import check_end_mark
 from webdataset.storage.streams import stream_length
 from webdataset.tar.compression import detect_compression
 from webdataset.tar.scanner import TarScanner
@@ -73,7 +74,7 @@ def _open_random_access(going: SeekableSource, shard: Shard, reading: Reading) -
     from webdataset.samples.links import make_read_at, open_random_access  # noqa: PLC0415  as above
 
     if can_seek(going.stream):
-        return make_read_at(going.stream, lambda: going.offset)
+        return make_read_at(cast("IO[bytes]", going.stream), lambda: going.offset)
     return (
         open_random_access(shard["url"], reading, stream_length(going.stream))
         if isinstance(shard["url"], str)

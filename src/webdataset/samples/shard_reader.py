@@ -1,9 +1,7 @@
 """Reads one shard: a stream feeds the tar scanner and the grouper, which give lists of complete samples.
 
-The protocols for all readers of shards, the seekable source and the judgement about the end of a shard stand here
-too. The source moves to an offset by seeking, by a new request to the store, or by reading on; it never goes back
-where that is impossible. The stream is closed when its reader is closed. A sample that an error interrupted is never
-given.
+The protocols for all readers of shards and the judgement about the end of a shard stand here too. The stream is closed
+when its reader is closed. A sample that an error interrupted is never given.
 
 Theory of endings. Every program that writes tar ends it with blocks of zeros. An archive that ends on a member
 boundary without one was cut there, or its writer did not live to close it: nothing shows whether its last sample is
@@ -18,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from webdataset.core import errors, settings
 from webdataset.core.error_handlers import Handler, should_continue, with_location
-from webdataset.core.errors import NoRandomAccess, WebDatasetError
+from webdataset.core.errors import WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Grouper, Keys, Sample, Shard
+from webdataset.samples.native_core import NativeTaker, open_taker
+from webdataset.samples.seekable_source import SeekableSource, can_seek
 from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_keys
 from webdataset.storage.streams import stream_identity, stream_length
 from webdataset.tar.compression import Decompressor, detect_compression
@@ -86,73 +86,6 @@ def warn_trailing(url: str, decompressor: Decompressor) -> None:
             f"{decompressor.taken - decompressor.trailing} bytes after it are ignored. If the shard was joined from "
             "several files, it is damaged there",
         )
-
-
-# what may be read in the time that one more request takes
-RESTART_BYTES = 256 * 1024
-_PIECE = 1 << 18
-
-
-def can_seek(stream: object) -> bool:
-    """Tell whether a stream can seek."""
-    seekable = getattr(stream, "seekable", None)
-    return seekable is not None and bool(seekable())
-
-
-class SeekableSource:
-    """A stream from its first byte on, and where it stands.
-
-    Attributes:
-        stream: what to read from; another one after a request of its own.
-        offset: of the next byte.
-    """
-
-    def __init__(self, stream: object) -> None:
-        self.stream: Any = stream
-        self.offset = 0
-        self._seeks = can_seek(stream)
-        self._restarts = not self._seeks and getattr(stream, "reopen_at", None) is not None
-
-    def reaches(self, offset: int) -> bool:
-        """Tell whether an offset can be gone to in less time than reading up to it takes, and back."""
-        return self._seeks or (self._restarts and offset > RESTART_BYTES)
-
-    def read(self, size: int) -> bytes:
-        """Return up to ``size`` bytes."""
-        content: bytes = self.stream.read(size)
-        self.offset += len(content)
-        return content
-
-    def to(self, offset: int) -> None:
-        """Go to an offset.
-
-        Raises:
-            NoRandomAccess: it lies before this one, and the source cannot go back.
-            Truncated: the source ends before it.
-            SourceError: the store refuses, or the object was replaced.
-        """
-        if offset == self.offset:
-            return
-        if self._seeks:
-            self.stream.seek(offset)
-            self.offset = offset
-        elif not 0 <= offset - self.offset <= RESTART_BYTES and self._restarts:
-            before, after = self.stream, self.stream.reopen_at(offset)
-            if after is None:
-                self._restarts = False
-                self.to(offset)
-                return
-            before.close()
-            self.stream, self.offset = after, offset
-        elif offset < self.offset:
-            raise NoRandomAccess("the source can be read front to back only", offset=offset)
-        else:
-            self._read_on(offset)
-
-    def _read_on(self, offset: int) -> None:
-        while self.offset < offset:
-            if not self.read(min(_PIECE, offset - self.offset)):
-                raise errors.Truncated("the shard ends before the sample to resume at: it has changed", offset=offset)
 
 
 class SampleListReader(Protocol):
@@ -322,6 +255,10 @@ class ShardReader:
 
     def _lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
         grouper = self.grouper
+        self.scanner.taker = taker = open_taker(self.scanner, grouper)
+        if taker is not None:
+            yield from self._taken_lists(taker)
+            return
         for members in self._attach_last_header():
             if self.scanner.payloadless:
                 for some in self.resolve(members):
@@ -337,6 +274,34 @@ class ShardReader:
             if samples:
                 yield samples, grouper.offsets
             del samples
+        self._ended = True
+        samples = grouper.close()
+        if samples:
+            yield samples, grouper.offsets
+
+    def _taken_lists(self, taker: NativeTaker) -> Iterator[tuple[list[Sample], list[int]]]:
+        """Yield lists of samples, most of which the taker makes; what it leaves is grouped before it continues."""
+        grouper, scanner = self.grouper, self.scanner
+        for members in self._attach_last_header():
+            linked = bool(scanner.payloadless)
+            if linked and taker.samples:
+                # what comes before a link that leads nowhere is given
+                yield taker.collect()
+            for some in self.resolve(members) if linked else (members,):
+                taker.add(grouper.add(some), grouper.offsets)
+                while grouper.fault is not None:
+                    if taker.samples:
+                        yield taker.collect()
+                    self._ask(grouper.fault)
+                    taker.add(grouper.add(some, grouper.taken), grouper.offsets)
+                if linked and taker.samples:
+                    yield taker.collect()
+            del members
+            if scanner.coming is not None:
+                grouper.offsets = taker.offsets
+                grouper.announce(scanner.coming, taker.samples)
+            if taker.samples and not scanner.waiting:
+                yield taker.collect()
         self._ended = True
         samples = grouper.close()
         if samples:
@@ -405,11 +370,16 @@ class ShardReader:
                 watch.feed(piece, scanner.offset)
             members = scanner.feed(piece)
             del piece
-            if members or scanner.coming is not None or scanner.payloadless:
-                yield members
-            del members
-            if scanner.error is not None:
-                raise scanner.error
+            while True:
+                # where a taker made samples only, they are given
+                if members or scanner.coming is not None or scanner.payloadless or scanner.taker is not None:
+                    yield members
+                del members
+                if scanner.error is not None:
+                    raise scanner.error
+                if not scanner.waiting:
+                    break
+                members = scanner.feed_waiting()
         if self._opened is not None and stream_identity(self.stream) != self._opened:
             raise errors.ShardChanged("the file was overwritten while it was being read: read it again")
         ended = scanner.finish()

@@ -9,6 +9,7 @@ reads and never raises: the error stands in ``error``, after the members that ca
 """
 
 from collections.abc import Callable
+from typing import Protocol
 from zlib import adler32
 
 from webdataset.core import errors
@@ -24,6 +25,17 @@ MOST_AT_ONCE = 1 << 30
 _MOST_REMEMBERED = 1 << 16
 # what a record of so many bytes starts with
 _LENGTHS = tuple(b"%d " % size for size in range(BLOCK + 1))
+# what is read here before the taker is asked again: an extended header, its records and a member, and more each time
+_ONE_MEMBER = 4 * BLOCK
+_MANY_MEMBERS = 128 * 1024
+
+
+class Taker(Protocol):
+    """Takes whole plain members before the scanner does, in another way."""
+
+    def take(self, buf: bytes, pos: int, base: int) -> int:
+        """Take members from a header on; return the position of the first header that was not taken."""
+        ...
 
 
 class TarScanner(MemberAssembly):
@@ -35,6 +47,8 @@ class TarScanner(MemberAssembly):
 
     Attributes:
         coming: name of the large member whose payload is being collected, or None.
+        taker: is asked first at each header, or None. Members that it does not take are returned before it is asked
+            again: then ``feed`` returns early, ``waiting`` is true, and ``feed_waiting`` continues.
         error: what is wrong with the stream, or None. Nothing comes after an error.
     """
 
@@ -42,6 +56,9 @@ class TarScanner(MemberAssembly):
         super().__init__(admit, limits)
         self.error: Exception | None = None
         self.coming: str | None = None
+        self.taker: Taker | None = None
+        self._left: tuple[bytes, int, int] | None = None
+        self._window = _ONE_MEMBER
         self._chunk = FIRST_CHUNK
         self._sizes: dict[bytes, int] = {}
 
@@ -65,6 +82,7 @@ class TarScanner(MemberAssembly):
         self.offset = offset
         self._rest, self._parts, self._whole = b"", [], None
         self._skip = self._need = self._zeros = self._chain = 0
+        self._left = None
         self._body = self._first = self.error = self.coming = self.struck = None
         self._extension = self._globals = NO_EXTENSION
 
@@ -104,18 +122,33 @@ class TarScanner(MemberAssembly):
         if self._rest:
             chunk = self._rest + chunk
             self._rest = b""
-        if self.error is not None:
-            return members
+        if self.error is None:
+            self._try_advance(chunk, 0, base, members)
+        return members
+
+    @property
+    def waiting(self) -> bool:
+        """Whether bytes that were fed wait for ``feed_waiting``."""
+        return self._left is not None
+
+    def feed_waiting(self) -> list[Member]:
+        """Continue in the bytes that wait, as ``feed`` does."""
+        members: list[Member] = []
+        left, self._left = self._left, None
+        if left is not None and self.error is None:
+            self._try_advance(*left, members)
+        return members
+
+    def _try_advance(self, buf: bytes, pos: int, base: int, members: list[Member]) -> None:
         try:
-            self._advance(chunk, base, members)
+            self._advance(buf, pos, base, members)
         except Exception as error:  # noqa: BLE001  damage, or the user's ``admit``: kept until the members are given
             self.error = error
             self.coming = None
-        return members
 
-    def _advance(self, buf: bytes, base: int, members: list[Member]) -> None:
-        pos = 0
-        end = len(buf)
+    def _advance(self, buf: bytes, pos: int, base: int, members: list[Member]) -> None:  # noqa: C901  one loop
+        taker = self.taker
+        last = end = len(buf)
         large = False
         while True:
             if self._body is not None:
@@ -132,8 +165,16 @@ class TarScanner(MemberAssembly):
                 pos += step
                 if self._skip:
                     break
-            pos = self._scan(buf, pos, base, members)
-            if pos >= end or (self._body is None and not self._skip):
+            if taker is not None:
+                if (members or self.payloadless) and pos < end:
+                    self._left, self.coming = (buf, pos, base), None
+                    return
+                pos, last = self._take(taker, buf, pos, base)
+                if pos > end:
+                    self._skip = pos - end
+                    break
+            pos = self._scan(buf, pos, base, members, last)
+            if pos >= end or (self._body is None and not self._skip and end - pos < BLOCK):
                 break
         self._rest = buf[pos:] if pos < end else b""
         body = self._body
@@ -141,8 +182,20 @@ class TarScanner(MemberAssembly):
         # after an exact read of a large body, ask for the next header alone; else grow towards whole chunks
         self._chunk = 0 if large else min(CHUNK, (self._chunk or CHUNK) * 2)
 
-    def _scan(self, buf: bytes, pos: int, base: int, members: list[Member]) -> int:  # noqa: C901, PLR0912, PLR0915  hot path
-        """Read headers and the bodies that are whole, from ``pos``; return where it stopped."""
+    def _take(self, taker: Taker, buf: bytes, pos: int, base: int) -> tuple[int, int]:
+        """Let the taker take what it can; return where it stopped, and how far to read here before it is asked again.
+
+        Where it takes nothing, again and again, it is asked ever more seldom.
+        """
+        # what extended headers, global ones and zero blocks mean for the next header is not its to know
+        if self._first is None and not self._zeros and self._globals == NO_EXTENSION:
+            stopped = taker.take(buf, pos, base)
+            self._window = _ONE_MEMBER if stopped > pos else min(2 * self._window, _MANY_MEMBERS)
+            pos = stopped
+        return pos, min(len(buf), pos + self._window)
+
+    def _scan(self, buf: bytes, pos: int, base: int, members: list[Member], last: int) -> int:  # noqa: C901, PLR0912, PLR0915  hot path
+        """Read headers that end before ``last``, and bodies that are whole, from ``pos``; return where it stopped."""
         end = len(buf)
         admit = self.admit
         append = members.append
@@ -150,7 +203,7 @@ class TarScanner(MemberAssembly):
         plain_tail, pax_tail, expect, directory = self._fast()
         # offset of a PAX header that says nothing about the member after it
         lead = -1
-        while end - pos >= BLOCK:
+        while last - pos >= BLOCK:
             head = buf[pos : pos + 156]
             tail = buf[pos + 156 : pos + BLOCK]
             if tail == plain_tail:
@@ -197,8 +250,16 @@ class TarScanner(MemberAssembly):
                 return end
             if self._body is not None:
                 return pos
-        if lead >= 0:
-            self._first, self._chain = lead, 1
+        return self._leave(lead, pos, base, early=last < end)
+
+    def _leave(self, lead: int, pos: int, base: int, *, early: bool) -> int:
+        """Note an extended header that the last scan ended on; return where the next one begins."""
+        if lead < 0:
+            return pos
+        if early:
+            # it is the taker's to read, with the member after it
+            return lead - base
+        self._first, self._chain = lead, 1
         return pos
 
     def _fast(self) -> tuple[bytes, bytes, Callable[[bytes], int | None], str]:

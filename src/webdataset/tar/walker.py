@@ -115,11 +115,10 @@ class TarWalker(TarScanner):
                 continue
             if len(buf) - pos < BLOCK:
                 return pos
-            pos = self._scan(buf, pos, base, [])
+            pos = self._scan(buf, pos, base, [], len(buf))
 
-    def _scan(self, buf: bytes, pos: int, base: int, members: list[Member]) -> int:  # noqa: C901, PLR0912  hot path
+    def _scan(self, buf: bytes, pos: int, base: int, members: list[Member], last: int) -> int:  # noqa: C901, PLR0912  hot path
         """Pass members whose headers are like the one before; return where the buffer ends or a body is wanted."""
-        end = len(buf)
         admit = self.admit
         size_of = self._sizes.get
         plain_tail, pax_tail, expect, directory = self._fast()
@@ -130,7 +129,7 @@ class TarWalker(TarScanner):
         # offset of a PAX header that says nothing about the member after it
         lead = -1
         try:
-            while end - pos >= BLOCK:
+            while last - pos >= BLOCK:
                 head = buf[pos : pos + 156]
                 tail = buf[pos + 156 : pos + BLOCK]
                 if tail == plain_tail:

@@ -15,7 +15,7 @@ from webdataset.core.errors import DuplicateField, FlowError, NoRandomAccess, Tr
 from webdataset.samples.address import Address
 from webdataset.samples.refetch import refetch
 from webdataset.samples.sample_reader import Reading
-from webdataset.samples.shard_reader import RESTART_BYTES, SeekableSource
+from webdataset.samples.seekable_source import RESTART_BYTES, SeekableSource
 from webdataset.testing.sources import FaultyStream
 
 

@@ -1,0 +1,336 @@
+/* Takes whole plain members out of a chunk of a tar stream, and groups them into samples.
+
+   This is an optional copy of the usual case of two Python classes, webdataset.tar.scanner.TarScanner and
+   webdataset.samples.grouping.Grouper. It keeps no state of the stream, raises no error but MemoryError, and judges
+   nothing: it stops before the first header that is not plain, and Python reads that one. So truncation, damage,
+   limits, warnings, policies and resuming have one author, which is Python.
+
+   A header is taken where: its checksum is right (octal, unsigned); its type is '0' or NUL, perhaps after one PAX
+   header of one record that says nothing about name, size or layout; its body is whole in the chunk; and its name has
+   an extension that Python has seen before in this shard, under a key that is new or the present one's. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <stddef.h>
+#include <string.h>
+
+/* raised by one where the arguments or the result of `take` change; native_core.py compares it */
+#define PROTOCOL 1
+#ifndef SOURCE
+#define SOURCE "" /* digest of this file, where hatch_build.py compiles it */
+#endif
+
+#define BLOCK 512
+#define KNOWN 64
+#define KNOWN_BYTES 48
+
+typedef struct {
+    Py_ssize_t length;
+    char bytes[KNOWN_BYTES];
+    PyObject *field;
+} Extension;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *stamp;  /* dict: what each sample of the shard begins with; its first name is __key__ */
+    PyObject *fields; /* dict of the grouper: extension to field */
+    PyObject *key_name;
+    int count;
+    Extension known[KNOWN];
+} Taker;
+
+/* Octal text with spaces around it, ended by NUL or by the end of the field; -1 where it is anything else. */
+static long long read_octal(const unsigned char *field, int length)
+{
+    long long value = 0;
+    int at = 0, digits = 0;
+    while (at < length && field[at] == ' ') at++;
+    for (; at < length && field[at] >= '0' && field[at] <= '7'; at++, digits++) value = value * 8 + (field[at] - '0');
+    for (; at < length && field[at] != 0; at++)
+        if (field[at] != ' ') return -1;
+    return digits ? value : -1;
+}
+
+static int is_checksum_right(const unsigned char *header)
+{
+    unsigned int sum = 0;
+    for (int at = 0; at < BLOCK; at++) sum += header[at];
+    /* the field itself counts as spaces */
+    for (int at = 148; at < 156; at++) sum += ' ' - header[at];
+    return read_octal(header + 148, 8) == (long long)sum;
+}
+
+static int has(const unsigned char *body, Py_ssize_t end, const char *word)
+{
+    Py_ssize_t length = (Py_ssize_t)strlen(word);
+    return end >= length && memcmp(body + end - length, word, (size_t)length) == 0;
+}
+
+/* Whether the body of a PAX header is one record that says nothing about name, size or layout of the next member. */
+static int is_indifferent(const unsigned char *body, Py_ssize_t size)
+{
+    Py_ssize_t length = 0, at = 0, equals = 0;
+    for (; at < size && body[at] >= '0' && body[at] <= '9' && length <= BLOCK; at++) length = length * 10 + (body[at] - '0');
+    if (at == 0 || body[0] == '0' || length != size || at >= size || body[at] != ' ' || body[size - 1] != '\n') return 0;
+    for (; at < size; at++) {
+        if (body[at] == '=') {
+            equals = 1;
+            if (has(body, at, "path") || has(body, at, "size") || has(body, at, "hdrcharset")) return 0;
+        }
+        else if (body[at] == '.' && has(body, at, "GNU.sparse")) return 0;
+    }
+    return (int)equals;
+}
+
+/* The field of an extension, borrowed; NULL where it is not known, or with MemoryError. */
+static PyObject *find_field(Taker *self, const char *bytes, Py_ssize_t length)
+{
+    for (int each = 0; each < self->count; each++) {
+        const Extension *known = &self->known[each];
+        if (known->length == length && memcmp(known->bytes, bytes, (size_t)length) == 0) return known->field;
+    }
+    PyObject *text = PyUnicode_DecodeUTF8(bytes, length, "surrogateescape");
+    if (text == NULL) return NULL;
+    PyObject *field = PyDict_GetItemWithError(self->fields, text);
+    Py_DECREF(text);
+    if (field != NULL && length <= KNOWN_BYTES && self->count < KNOWN) {
+        Extension *known = &self->known[self->count++];
+        known->length = length;
+        memcpy(known->bytes, bytes, (size_t)length);
+        Py_INCREF(field);
+        known->field = field;
+    }
+    return field;
+}
+
+static int append_number(PyObject *list, long long value)
+{
+    PyObject *number = PyLong_FromLongLong(value);
+    if (number == NULL) return -1;
+    int failed = PyList_Append(list, number);
+    Py_DECREF(number);
+    return failed;
+}
+
+static Py_ssize_t last_slash(const char *name, Py_ssize_t length)
+{
+    while (length > 0 && name[length - 1] != '/') length--;
+    return length - 1;
+}
+
+PyDoc_STRVAR(take_doc,
+"take(buf, pos, base, sample, key, start, samples, offsets) -> (pos, sample, key, start)\n\n"
+"Take members from a chunk.\n\n"
+"buf: bytes; pos: where a header begins; base: offset of the chunk in the stream; sample: the one in progress, or None;\n"
+"key: its key; start: where it starts; samples, offsets: lists that get the samples that are complete, and where each\n"
+"starts. The new position may lie up to 511 bytes after the chunk: padding that is to be skipped.");
+
+static PyObject *Taker_take(Taker *self, PyObject *args)
+{
+    PyObject *buffer, *sample, *key, *samples, *offsets, *key_bytes = NULL;
+    Py_ssize_t pos;
+    long long base, start;
+    char *data;
+    Py_ssize_t end, key_length = 0;
+    char present[2 * BLOCK]; /* the bytes of the present key */
+
+    if (!PyArg_ParseTuple(args, "OnLOOLOO", &buffer, &pos, &base, &sample, &key, &start, &samples, &offsets)) return NULL;
+    if (PyBytes_AsStringAndSize(buffer, &data, &end) < 0) return NULL;
+    if (pos < 0) {
+        PyErr_SetString(PyExc_ValueError, "a position is not negative");
+        return NULL;
+    }
+    Py_INCREF(sample);
+    Py_INCREF(key);
+    if (sample != Py_None) {
+        key_bytes = PyUnicode_AsEncodedString(key, "utf-8", "surrogateescape");
+        if (key_bytes == NULL) goto failed;
+        key_length = PyBytes_Size(key_bytes);
+        /* a key of a long name (PAX, GNU): what continues it is no plain header of ours but for its first bytes */
+        if (key_length > (Py_ssize_t)sizeof present) goto stop;
+        memcpy(present, PyBytes_AsString(key_bytes), (size_t)key_length);
+    }
+    for (;;) {
+        Py_ssize_t at = pos;
+        if (at > end || end - at < BLOCK) break;
+        const unsigned char *header = (const unsigned char *)data + at;
+        if (header[156] == 'x') {
+            if (end - at < 3 * BLOCK || !is_checksum_right(header)) break;
+            long long records = read_octal(header + 124, 12);
+            if (records <= 0 || records > BLOCK || !is_indifferent(header + BLOCK, (Py_ssize_t)records)) break;
+            at += 2 * BLOCK;
+            header += 2 * BLOCK;
+        }
+        if ((header[156] != '0' && header[156] != 0) || !is_checksum_right(header)) break;
+        long long size = read_octal(header + 124, 12);
+        Py_ssize_t body = at + BLOCK;
+        if (size < 0 || size > (long long)(end - body)) break;
+
+        char joined[300];
+        const char *name = (const char *)header;
+        const char *stop = memchr(name, 0, 100);
+        Py_ssize_t length = stop ? stop - name : 100;
+        if (header[156] == 0 && length > 0 && name[length - 1] == '/') break; /* a folder of an early writer */
+        if (header[345] != 0 && memcmp(header + 257, "ustar", 6) == 0) {
+            const char *folder = (const char *)header + 345;
+            stop = memchr(folder, 0, 155);
+            Py_ssize_t before = stop ? stop - folder : 155;
+            memcpy(joined, folder, (size_t)before);
+            joined[before] = '/';
+            memcpy(joined + before + 1, name, (size_t)length);
+            name = joined;
+            length += before + 1;
+        }
+
+        int continues = sample != Py_None && length > key_length && name[key_length] == '.'
+            && memcmp(name, present, (size_t)key_length) == 0;
+        Py_ssize_t dot = key_length;
+        if (!continues) {
+            Py_ssize_t slash = last_slash(name, length);
+            const char *found = memchr(name + slash + 1, '.', (size_t)(length - slash - 1));
+            if (found == NULL) break;
+            dot = found - name;
+            if (dot <= slash + 1 || name[0] == '_') break;
+        }
+        PyObject *field = find_field(self, name + dot + 1, length - dot - 1);
+        if (field == NULL) {
+            if (PyErr_Occurred()) goto failed;
+            break;
+        }
+        if (continues) {
+            int repeated = PyDict_Contains(sample, field);
+            if (repeated < 0) goto failed;
+            if (repeated) break;
+        }
+        else {
+            if (sample != Py_None && (PyList_Append(samples, sample) < 0 || append_number(offsets, start) < 0)) goto failed;
+            PyObject *made = PyDict_Copy(self->stamp);
+            if (made == NULL) goto failed;
+            Py_DECREF(sample);
+            sample = made;
+            PyObject *text = PyUnicode_DecodeUTF8(name, dot, "surrogateescape");
+            if (text == NULL) goto failed;
+            Py_DECREF(key);
+            key = text;
+            if (PyDict_SetItem(sample, self->key_name, key) < 0) goto failed;
+            memcpy(present, name, (size_t)dot);
+            key_length = dot;
+            start = base + pos; /* of the PAX header, where there is one */
+        }
+        PyObject *payload = PyBytes_FromStringAndSize(data + body, (Py_ssize_t)size);
+        if (payload == NULL) goto failed;
+        int failed = PyDict_SetItem(sample, field, payload);
+        Py_DECREF(payload);
+        if (failed < 0) goto failed;
+        pos = body + (Py_ssize_t)((size + BLOCK - 1) & ~(long long)(BLOCK - 1));
+    }
+stop:
+    Py_XDECREF(key_bytes);
+    return Py_BuildValue("nNNL", pos, sample, key, start);
+failed:
+    Py_XDECREF(key_bytes);
+    Py_DECREF(sample);
+    Py_DECREF(key);
+    return NULL;
+}
+
+static PyObject *Taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *stamp, *fields;
+    if (kwargs != NULL && PyDict_Size(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "Taker() takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &stamp, &PyDict_Type, &fields)) return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Taker *self = (Taker *)allocate(type, 0);
+    if (self == NULL) return NULL;
+    self->key_name = PyUnicode_InternFromString("__key__");
+    /* it is the caller's to change: the template is not */
+    self->stamp = PyDict_Copy(stamp);
+    Py_INCREF(fields);
+    self->fields = fields;
+    if (self->key_name == NULL || self->stamp == NULL) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int Taker_traverse(Taker *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->stamp);
+    Py_VISIT(self->fields);
+    return 0;
+}
+
+static int Taker_clear(Taker *self)
+{
+    Py_CLEAR(self->stamp);
+    Py_CLEAR(self->fields);
+    Py_CLEAR(self->key_name);
+    while (self->count > 0) Py_CLEAR(self->known[--self->count].field);
+    return 0;
+}
+
+static void Taker_dealloc(Taker *self)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack((PyObject *)self);
+    Taker_clear(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF((PyObject *)type);
+}
+
+static PyMethodDef Taker_methods[] = {
+    {"take", (PyCFunction)Taker_take, METH_VARARGS, take_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot Taker_slots[] = {
+    {Py_tp_doc, (void *)"Taker(stamp, fields): takes the samples of one shard; holds caches only."},
+    {Py_tp_new, (void *)Taker_new},
+    {Py_tp_dealloc, (void *)Taker_dealloc},
+    {Py_tp_traverse, (void *)Taker_traverse},
+    {Py_tp_clear, (void *)Taker_clear},
+    {Py_tp_methods, Taker_methods},
+    {0, NULL},
+};
+
+static PyType_Spec Taker_spec = {
+    .name = "webdataset._native.Taker",
+    .basicsize = sizeof(Taker),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = Taker_slots,
+};
+
+static int start_module(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &Taker_spec, NULL);
+    if (type == NULL) return -1;
+    int failed = PyModule_AddObjectRef(module, "Taker", type);
+    Py_DECREF(type);
+    if (failed < 0) return -1;
+    if (PyModule_AddStringConstant(module, "SOURCE", SOURCE) < 0) return -1;
+    return PyModule_AddIntConstant(module, "PROTOCOL", PROTOCOL);
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, (void *)start_module},
+    {0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "webdataset._native",
+    .m_doc = "The usual case of reading samples, in C; webdataset.samples.native_core decides whether it is used.",
+    .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&module_definition);
+}

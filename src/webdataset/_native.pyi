@@ -1,0 +1,19 @@
+from typing import Any
+
+PROTOCOL: int
+SOURCE: str
+
+class Taker:
+    def __init__(self, stamp: dict[str, Any], fields: dict[str, str], /) -> None: ...
+    def take(
+        self,
+        buf: bytes,
+        pos: int,
+        base: int,
+        sample: dict[str, Any] | None,
+        key: str | None,
+        start: int,
+        samples: list[dict[str, Any]],
+        offsets: list[int],
+        /,
+    ) -> tuple[int, dict[str, Any] | None, str | None, int]: ...

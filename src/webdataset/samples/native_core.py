@@ -1,0 +1,112 @@
+"""Chooses the native core: the usual case of reading samples in C, where it was compiled.
+
+Theory. ``native/take_samples.c`` takes whole plain members out of a chunk and groups them. It keeps no state of the
+stream and raises nothing: it stops before the first header that is not plain, which Python reads with the scanner's
+real state. So errors, warnings, limits and offsets have one author, and both ways give the same samples.
+
+It is not used where each member costs a call of Python anyway (names that are selected or renamed, keys that are split
+by another rule), and with ``WDS_NATIVE=0``.
+"""
+
+import functools
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+from webdataset.core import settings
+from webdataset.samples.grouping import Grouper, Sample
+from webdataset.tar.header import BLOCK
+from webdataset.tar.member_assembly import SHORT_NAME, MemberAssembly
+
+if TYPE_CHECKING:
+    from webdataset import _native
+
+PROTOCOL: Final = 1
+"""What the compiled module must say of itself."""
+
+
+@functools.cache
+def load_native() -> tuple[ModuleType | None, str]:
+    """Return the compiled module, or None, and in words which of the two it is and why."""
+    try:
+        module = importlib.import_module("webdataset._native")
+    except ModuleNotFoundError:
+        return None, "no: it was not compiled when webdataset was installed (no C compiler or no Python headers)"
+    except ImportError as error:
+        return None, f"no: {error}"
+    if module.PROTOCOL != PROTOCOL:
+        return None, f"no: it was compiled from another version ({module.PROTOCOL}, not {PROTOCOL}): install again"
+    return module, "yes"
+
+
+def describe_native() -> str:
+    """Return whether the native core is used, and if not, why."""
+    if not settings.NATIVE.get():
+        return "no: WDS_NATIVE=0"
+    return load_native()[1]
+
+
+class NativeTaker:
+    """Takes samples of one shard in C, between the members that Python reads.
+
+    Args:
+        core: ``Taker`` of the compiled module.
+        grouper: has the sample in progress; it is handed over, and back, in each call.
+
+    Attributes:
+        samples: complete samples that were not given yet.
+        offsets: where each starts.
+    """
+
+    __slots__ = ("_grouper", "_take", "offsets", "samples")
+
+    def __init__(self, core: "_native.Taker", grouper: Grouper) -> None:
+        self._take = core.take
+        self._grouper = grouper
+        self.samples: list[Sample] = []
+        self.offsets: list[int] = []
+
+    def take(self, buf: bytes, pos: int, base: int) -> int:
+        """Take what is plain; return the position after it, at most 511 bytes after the chunk.
+
+        Args:
+            buf: a chunk.
+            pos: where a header begins.
+            base: offset of the chunk in the stream.
+        """
+        grouper = self._grouper
+        if grouper.odd_samples:
+            return pos
+        pos, sample, key, start = self._take(buf, pos, base, *grouper.progress, self.samples, self.offsets)
+        grouper.progress = sample, key, start
+        return pos
+
+    def add(self, samples: list[Sample], offsets: list[int]) -> None:
+        """Add samples that Python made after those that were taken.
+
+        Args:
+            samples: complete ones.
+            offsets: where each starts.
+        """
+        self.samples += samples
+        self.offsets += offsets
+
+    def collect(self) -> tuple[list[Sample], list[int]]:
+        """Return the samples that were not given yet, and where each starts; then forget them."""
+        samples, offsets, self.samples, self.offsets = self.samples, self.offsets, [], []
+        return samples, offsets
+
+
+def open_taker(assembly: MemberAssembly, grouper: Grouper) -> NativeTaker | None:
+    """Return what takes samples in C, or None where Python reads them all.
+
+    Args:
+        assembly: the scanner of the shard.
+        grouper: groups its members.
+    """
+    limits = assembly.limits
+    usual = limits.name_bytes >= SHORT_NAME and limits.record_bytes >= BLOCK and limits.chain > 0
+    if assembly.admit is not None or not usual or not grouper.is_plain or not settings.NATIVE.get():
+        return None
+    module = load_native()[0]
+    return None if module is None else NativeTaker(module.Taker(*grouper.template), grouper)
