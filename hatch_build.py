@@ -15,13 +15,15 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = "native/take_samples.c"
-COMPILED = "src/webdataset/_native.abi3.so" if os.name != "nt" else "src/webdataset/_native.pyd"
+COMPILED = "webdataset/_native.abi3.so" if os.name != "nt" else "webdataset/_native.pyd"
 
 
 class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the compiled module to a wheel, or to the source folder of an editable installation."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  the form of all hooks
+    _folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile.
 
         Args:
@@ -29,10 +31,16 @@ class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
             build_data: of the wheel; it gets the module and the tag.
         """
         wanted = os.environ.get("WDS_NATIVE")
-        target = Path(self.root, COMPILED)
-        # what an earlier build left would be used, or packed
-        target.unlink(missing_ok=True)
-        if self.target_name != "wheel" or wanted == "0":
+        if self.target_name != "wheel":
+            return
+        if version == "editable":
+            target = Path(self.root, "src", COMPILED)
+            # what an earlier installation left would be used
+            target.unlink(missing_ok=True)
+        else:
+            self._folder = tempfile.TemporaryDirectory()
+            target = Path(self._folder.name, "compiled")
+        if wanted == "0":
             return
         try:
             content = compile_module(Path(self.root, SOURCE))
@@ -44,9 +52,21 @@ class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
         target.write_bytes(content)
         target.chmod(0o755)
         build_data["pure_python"] = False
-        build_data["artifacts"].append(f"/{COMPILED}")
+        if version != "editable":
+            build_data["force_include"][str(target)] = COMPILED
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"cp311-abi3-{platform}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002  as above
+        """Remove what was compiled for the wheel.
+
+        Args:
+            version: as above.
+            build_data: as above.
+            artifact_path: the wheel.
+        """
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 def compile_module(source: Path) -> bytes:

@@ -1,8 +1,8 @@
-"""Build the source distribution and the wheel, twice, and write their checksums: ``release.py [FOLDER]``.
+"""Build the source distribution and the wheels, twice, and write their checksums: ``release.py [FOLDER]``.
 
-Both builds must have the same bytes. The time in the archives is that of the last commit, so a later build of the same
-commit has them too. The wheel is built from the source distribution, so that one is known to build. Default
-folder: ``dist``.
+One wheel is pure Python, for every machine; the other has the native core, for machines like this one. Both builds must
+have the same bytes. The time in the archives is that of the last commit, so a later build of the same commit has them
+too. The wheels are built from the source distribution, so that one is known to build. Default folder: ``dist``.
 """
 
 import hashlib
@@ -41,7 +41,8 @@ def build(folder: Path) -> dict[str, str]:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or commit_time()}
     # the tools come from this environment: nothing is downloaded
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    for native in ("0", "1"):
+        subprocess.run(command, env={**environment, "WDS_NATIVE": native}, check=True, stdout=subprocess.DEVNULL)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 

@@ -1,6 +1,7 @@
 """``make wheels``: the files that are released build twice to the same bytes, and hold what they must."""
 
 import hashlib
+import os
 import subprocess
 import sys
 import tarfile
@@ -16,11 +17,14 @@ def test_the_wheel_is_reproducible_and_complete(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     sums = dict(reversed(line.split("  ")) for line in (tmp_path / "SHA256SUMS").read_text().splitlines())
-    assert len(sums) == 2
+    assert len(sums) == 3
     for name, digest in sums.items():
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
-    (wheel,) = tmp_path.glob("*.whl")
+    (native,) = tmp_path.glob("*-cp311-abi3-*.whl")
+    assert "webdataset/_native.abi3.so" in zipfile.ZipFile(native).namelist()
+    (wheel,) = tmp_path.glob("*-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
+    assert "webdataset/_native.abi3.so" not in names
     for needed in (
         "webdataset/py.typed",
         "webdataset/__init__.pyi",
@@ -35,3 +39,22 @@ def test_the_wheel_is_reproducible_and_complete(tmp_path):
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "LICENSE", "constraints.txt", "Makefile", "tests/conftest.py"} <= held
     assert not any(name.startswith((".venv", ".oracles", ".servers", "build/")) for name in held)
+
+
+def build_wheel(folder, **environment):
+    """Build a wheel alone; return its name and what was said."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    return [path.name for path in folder.glob("*.whl")], done.returncode, done.stdout + done.stderr
+
+
+def test_without_a_compiler_the_wheel_is_pure(tmp_path):
+    """No compiler, or one that fails: a wheel for every machine, and a word about it; ``WDS_NATIVE=1`` is an error."""
+    missing = str(tmp_path / "no-compiler")
+    names, code, said = build_wheel(tmp_path / "pure", CC=missing)
+    assert code == 0, said
+    assert names == ["webdataset-2.0.0.dev0-py3-none-any.whl"]
+    assert "the native core is left out" in said
+    names, code, _ = build_wheel(tmp_path / "wanted", CC=missing, WDS_NATIVE="1")
+    assert code != 0
+    assert names == []
