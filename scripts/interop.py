@@ -33,6 +33,7 @@ PEERS = [
     "webshart==0.4.6",
     "datasets==5.2.0",
     "ray[data]==2.60.0",
+    "distributed==2026.8.0",
     "megatron-energon==7.4.1",
     "nvidia-dali-cuda120==2.4.0",
     "aistore==2.0.0",

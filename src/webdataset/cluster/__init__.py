@@ -4,6 +4,6 @@
 * ``shard_jobs``: what a job is; ``job_definition``, ``job_planning``: make one of inputs, outputs and a function
 * ``function_digest``, ``receipts``: whether an output is done; ``stored_files``: identities and small files
 * ``shard_tasks``: makes one output, with ``mapped_functions``, ``task_files``, ``sample_errors``, ``death_records``
-* ``job_engines``, ``process_engine``: where tasks run; ``task_results``: how a task ended
+* ``job_engines``, ``process_engine``, ``executor_engines``: where tasks run; ``task_results``: how a task ended
 * ``job_reports``: how a job ended
 """

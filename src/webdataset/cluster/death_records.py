@@ -15,7 +15,7 @@ import re
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Final, Self
 
@@ -108,6 +108,21 @@ def withdraw_death(job: ShardJob, number: int, pid: int) -> None:
     """
     for path in list(deaths_folder(job).glob(f"{number}.{host_tag()}-{pid}-*.running")):
         path.unlink(missing_ok=True)
+
+
+def forget_interrupted(job: ShardJob, numbers: Iterable[int]) -> None:
+    """Remove the files of tasks whose processes are gone, where it is not known which of them was to blame.
+
+    Args:
+        job: the job.
+        numbers: of the outputs that they worked on.
+    """
+    folder = deaths_folder(job)
+    for number in numbers:
+        for path in list(folder.glob(f"{number}.{host_tag()}-*.running")):
+            match = _RUNNING.fullmatch(path.name)
+            if match is not None and not is_alive(int(match["pid"])):
+                path.unlink(missing_ok=True)
 
 
 def collect_deaths(folder: Path, number: int, *, pid: int | None = None, exit_code: int | None = None) -> None:

@@ -9,7 +9,7 @@ in any order. To add one, copy :class:`SerialEngine`: send ``job.only(number)``,
 import importlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
 from webdataset.cluster.mapped_functions import close_functions
 from webdataset.cluster.shard_jobs import ShardJob
@@ -67,6 +67,8 @@ class SerialEngine:
 ENGINES: Final = {
     "serial": "webdataset.cluster.job_engines:SerialEngine",
     "processes": "webdataset.cluster.process_engine:ProcessEngine",
+    "dask": "webdataset.cluster.executor_engines:DaskEngine",
+    "ray": "webdataset.cluster.executor_engines:RayEngine",
 }
 """Name to the class of the engine, which is called with ``jobs``."""
 
@@ -75,17 +77,27 @@ def open_engine(engine: object, jobs: int | None = None) -> JobEngine:
     """Return an engine.
 
     Args:
-        engine: a name of :data:`ENGINES`, or an object with ``name`` and ``run``.
+        engine: a name of :data:`ENGINES`; an object with ``name`` and ``run``; an executor of ``concurrent.futures``,
+            or a function that makes one; or a client of Dask.
         jobs: how many processes; by default one a processor.
 
     Raises:
         UsageError: none of these.
+        MissingExtra: the package of the engine is not installed.
     """
     if isinstance(engine, str) and engine in ENGINES:
         module, _, name = ENGINES[engine].partition(":")
         made: JobEngine = getattr(importlib.import_module(module), name)(jobs=jobs)
         return made
-    if isinstance(engine, JobEngine) and not isinstance(engine, Executor):
+    is_client = type(engine).__module__.startswith("distributed.") and hasattr(engine, "submit")
+    if isinstance(engine, JobEngine) and not is_client and not isinstance(engine, type):
         return engine
+    if is_client or isinstance(engine, Executor) or (callable(engine) and not isinstance(engine, type)):
+        from webdataset.cluster.executor_engines import DaskEngine, ExecutorEngine  # noqa: PLC0415  of others alone
+
+        return DaskEngine(engine, jobs) if is_client else ExecutorEngine(cast("Executor", engine), jobs)
     known = ", ".join(map(repr, ENGINES))
-    raise UsageError(f"engine={engine!r} is none of {known}, and no object with name and run()")
+    raise UsageError(
+        f"engine={engine!r} is none of {known}, no executor of concurrent.futures or function that makes one, no "
+        "client of Dask, and no object with name and run()"
+    )

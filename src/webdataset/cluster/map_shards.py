@@ -72,7 +72,8 @@ def map_shards(
             name ``module:name`` of one of these.
         inputs: shards, as for ``WebDataset``: a text with braces or wildcards, a path, or a list.
         outputs: names: a list, a folder (``small/``), or a pattern with ``%06d``, braces, ``{name}`` or ``{stem}``.
-        engine: ``serial``, ``processes``, or an engine object.
+        engine: ``serial``, ``processes``, ``dask`` or ``ray``; an executor of ``concurrent.futures``, or a function
+            that makes one; a client of Dask; or an engine object.
         jobs: how many processes; by default one a processor.
         retries: attempts after the first one, for errors of storage.
         progress: called with each result.

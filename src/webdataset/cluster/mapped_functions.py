@@ -166,12 +166,12 @@ def _make_sample(made: object, encode: AnyFunction) -> RawSample:
     return RawSample(key, members, tuple(fields), str(made.get("__url__", "")), 0)
 
 
-_open: dict[tuple[int, str, int], MappedFunction] = {}
+_open: dict[tuple[int, int, str, int], MappedFunction] = {}
 _lock = threading.Lock()
 
 
 def open_function(job: ShardJob) -> MappedFunction:
-    """Return the function of a job, made once in each process.
+    """Return the function of a job, made once in each process, and once in each thread of an engine that has several.
 
     Args:
         job: whose function it is.
@@ -180,7 +180,7 @@ def open_function(job: ShardJob) -> MappedFunction:
         UsageError: it cannot be imported.
         SampleError: making it, or its ``setup``, fails.
     """
-    place = os.getpid(), job.key, id(job.callable)
+    place = os.getpid(), threading.get_ident(), job.key, id(job.callable)
     with _lock:
         if place not in _open:
             try:

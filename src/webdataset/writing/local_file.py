@@ -188,7 +188,7 @@ def _is_orphan(place: str, pid: int, tag: str, grace_seconds: float | None) -> b
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process of this host runs, or may run."""
+    """Tell whether a process of this host runs, or may run; one that ended and was not waited for does not."""
     if sys.platform == "win32":  # signal 0 ends a process there
         return True
     try:
@@ -197,7 +197,12 @@ def is_alive(pid: int) -> bool:
         return False
     except OSError:
         return True
-    return True
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  writers are to stay light
+            # the state follows the name, which may hold any character
+            return file.read().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
+    except (OSError, IndexError):
+        return True
 
 
 def is_special(path: str) -> bool:
