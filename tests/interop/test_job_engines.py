@@ -79,7 +79,7 @@ def test_each_form_of_function(engine, reference, tmp_path, form):
     """Functions of samples and of streams, classes and lambdas give what they give in one process."""
     source, _ = reference
     (tmp_path / "notes").mkdir()
-    fn = {
+    fn: Any = {
         "sample": mapped.vary,
         "stream": mapped.pair_up,
         "class": mapped.Scaler,

@@ -110,7 +110,7 @@ def withdraw_death(job: ShardJob, number: int, pid: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def forget_interrupted(job: ShardJob, numbers: Iterable[int]) -> None:
+def forget_interruptions(job: ShardJob, numbers: Iterable[int]) -> None:
     """Remove the files of tasks whose processes are gone, where it is not known which of them was to blame.
 
     Args:

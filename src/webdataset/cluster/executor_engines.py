@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from functools import partial
 from types import ModuleType
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Protocol, cast
 
-from webdataset.cluster.death_records import forget_interrupted
+from webdataset.cluster.death_records import forget_interruptions
 from webdataset.cluster.mapped_functions import close_functions
 from webdataset.cluster.shard_jobs import ShardJob
 from webdataset.cluster.shard_tasks import run_task
@@ -68,7 +68,7 @@ class _CarryingEngine:
         """
         raise NotImplementedError
 
-    def wait(self, submitted: list[Any]) -> Iterator[Done]:
+    def wait(self, submitted: list[object]) -> Iterator[Done]:
         """Wait until one or more tasks are done; yield these.
 
         Args:
@@ -196,9 +196,9 @@ class ExecutorEngine(_CarryingEngine):
             raise UsageError("the executor was closed")
         return self._executor.submit(run_carried_task, job, task.number, task.attempt)
 
-    def wait(self, submitted: list[Future[Record]]) -> Iterator[Done]:
+    def wait(self, submitted: list[object]) -> Iterator[Done]:
         """Wait until one or more are done; arguments as for all engines of this module."""
-        done, _ = wait(submitted, return_when=FIRST_COMPLETED)
+        done, _ = wait(cast("list[Future[Record]]", submitted), return_when=FIRST_COMPLETED)
         yield from ((future, future.result) for future in done)
 
     def repair(self, job: ShardJob, numbers: Iterable[int]) -> bool:
@@ -208,8 +208,28 @@ class ExecutorEngine(_CarryingEngine):
             broken.shutdown(cancel_futures=True)
             self._executor = self._make()
         # its other processes were ended on purpose: no sample of theirs is to blame
-        forget_interrupted(job, numbers)
+        forget_interruptions(job, numbers)
         return self._make is not None
+
+
+class _DaskFuture(Protocol):
+    def result(self) -> Record: ...
+
+
+class _DaskFutures(Protocol):
+    def add(self, future: _DaskFuture) -> None: ...
+    def next_batch(self, *, block: bool) -> list[_DaskFuture]: ...
+
+
+class _DaskClient(Protocol):
+    loop: object
+
+    def ncores(self) -> dict[str, int]: ...
+    def submit(self, function: object, *arguments: object, pure: bool, priority: int) -> _DaskFuture: ...
+
+
+class _RayTask(Protocol):
+    def remote(self, *arguments: object) -> object: ...
 
 
 class DaskEngine(_CarryingEngine):
@@ -227,32 +247,30 @@ class DaskEngine(_CarryingEngine):
         self._dask = require("distributed", extra="dask", purpose="engine='dask'")
         self._given = client
         self._jobs = jobs
-        self._client: Any = None
-        self._completed: Any = None
 
     def run(self, job: ShardJob, numbers: Iterable[int], retries: int) -> Iterator[TaskResult]:
         """Yield the last result of each output; arguments as for ``JobEngine``."""
         dask = self._dask
         self.died = (dask.scheduler.KilledWorker, dask.comm.core.CommClosedError)
         with contextlib.ExitStack() as opened:
-            self._client = self._open_client(dask, opened)
-            self._completed = dask.as_completed(loop=self._client.loop)
+            self._client: _DaskClient = self._open_client(dask, opened)
+            self._completed: _DaskFutures = dask.as_completed(loop=self._client.loop)
             cores = sum(self._client.ncores().values())
             # tasks wait at the workers, so that none waits for the next one
             self.window = max(_LEAST_WINDOW, 3 * cores)
             yield from _CarriedTasks(self, job, numbers, retries).results()
 
-    def _open_client(self, dask: ModuleType, opened: contextlib.ExitStack) -> object:
+    def _open_client(self, dask: ModuleType, opened: contextlib.ExitStack) -> "_DaskClient":
         if isinstance(self._given, str):
-            return opened.enter_context(dask.Client(self._given, set_as_default=False))
+            return cast("_DaskClient", opened.enter_context(dask.Client(self._given, set_as_default=False)))
         if self._given is not None:
-            return self._given
+            return cast("_DaskClient", self._given)
         with contextlib.suppress(ValueError):
-            client: object = dask.get_client()
+            client: _DaskClient = dask.get_client()
             return client
         count = self._jobs or count_processors()
         cluster = opened.enter_context(dask.LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None))
-        return opened.enter_context(dask.Client(cluster, set_as_default=False))
+        return cast("_DaskClient", opened.enter_context(dask.Client(cluster, set_as_default=False)))
 
     def submit(self, job: ShardJob, task: _Task) -> object:
         """Send a task; arguments as for all engines of this module."""
@@ -261,7 +279,7 @@ class DaskEngine(_CarryingEngine):
         self._completed.add(future)
         return future
 
-    def wait(self, submitted: list[Any]) -> Iterator[Done]:  # noqa: ARG002  it remembers what was submitted
+    def wait(self, submitted: list[object]) -> Iterator[Done]:  # noqa: ARG002  it remembers what was submitted
         """Wait until one or more are done; arguments as for all engines of this module."""
         yield from ((future, future.result) for future in self._completed.next_batch(block=True))
 
@@ -281,7 +299,6 @@ class RayEngine(_CarryingEngine):
         self._ray = require("ray", extra="ray", purpose="engine='ray'")
         self._jobs = jobs
         self._options = {**self._given, **options}
-        self._task: Any = None
 
     def run(self, job: ShardJob, numbers: Iterable[int], retries: int) -> Iterator[TaskResult]:
         """Yield the last result of each output; arguments as for ``JobEngine``."""
@@ -291,7 +308,7 @@ class RayEngine(_CarryingEngine):
         if started:
             ray.init(num_cpus=self._jobs, include_dashboard=False, log_to_driver=False)
         try:
-            self._task = ray.remote(run_carried_task).options(**self._options)
+            self._task: _RayTask = ray.remote(run_carried_task).options(**self._options)
             self.window = max(_LEAST_WINDOW, 4 * int(ray.cluster_resources().get("CPU", 1)))
             yield from _CarriedTasks(self, job, numbers, retries).results()
         finally:
@@ -302,7 +319,7 @@ class RayEngine(_CarryingEngine):
         """Send a task; arguments as for all engines of this module."""
         return self._task.remote(job, *task)
 
-    def wait(self, submitted: list[Any]) -> Iterator[Done]:
+    def wait(self, submitted: list[object]) -> Iterator[Done]:
         """Wait until one or more are done; arguments as for all engines of this module."""
         done, _ = self._ray.wait(submitted, num_returns=1)
         yield from ((token, partial(self._ray.get, token)) for token in done)

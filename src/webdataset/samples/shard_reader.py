@@ -257,7 +257,7 @@ class ShardReader:
         grouper = self.grouper
         self.scanner.taker = taker = open_taker(self.scanner, grouper)
         if taker is not None:
-            yield from self._taken_lists(taker)
+            yield from self._lists_by_taker(taker)
             return
         for members in self._attach_last_header():
             if self.scanner.payloadless:
@@ -279,7 +279,7 @@ class ShardReader:
         if samples:
             yield samples, grouper.offsets
 
-    def _taken_lists(self, taker: NativeTaker) -> Iterator[tuple[list[Sample], list[int]]]:
+    def _lists_by_taker(self, taker: NativeTaker) -> Iterator[tuple[list[Sample], list[int]]]:
         """Yield lists of samples, most of which the taker makes; what it leaves is grouped before it continues."""
         grouper, scanner = self.grouper, self.scanner
         for members in self._attach_last_header():
