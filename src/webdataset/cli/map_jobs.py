@@ -79,6 +79,15 @@ _OPTIONS: Final = [
     click.option("--verify", "action", flag_value="verify", help="Read what is done, too, and compare digests."),
     click.option("--sweep", "action", flag_value="sweep", help="Remove partial files of tasks that were killed."),
     click.option("--retry-quarantined", "action", flag_value="retry", help="Make outputs with failed samples again."),
+    click.option(
+        "--print",
+        "scheduler",
+        type=click.Choice(["slurm", "k8s", "kueue", "argo", "skypilot"]),
+        help="Print the script or manifest that runs this command as --of N tasks, and make nothing.",
+    ),
+    click.option("--image", help="With --print: the container image."),
+    click.option("--queue", help="With --print kueue: the local queue."),
+    click.option("--parallel", type=click.IntRange(min=1), metavar="P", help="With --print: tasks at a time."),
 ]
 
 
@@ -96,6 +105,10 @@ class JobCall:
     retries: int
     manifest: str | None
     action: str | None
+    scheduler: str | None
+    image: str | None
+    queue: str | None
+    parallel: int | None
 
     def is_asked_for(self, output: ShardOutputs) -> bool:
         """Tell whether the command line asks for a job: an output for each input, or ``--shards``."""
@@ -108,7 +121,7 @@ class JobCall:
         Raises:
             UsageError: it says what makes a job.
         """
-        given = (self.task, self.tasks, self.max_errors, self.declare, self.manifest, self.action)
+        given = (self.task, self.tasks, self.max_errors, self.declare, self.manifest, self.action, self.scheduler)
         if any(option is not None for option in given) or self.params or self.on_sample_error != "raise":
             raise UsageError(
                 "--task, --of, --status and the other options of jobs need -o FOLDER/ or -o 'new/{stem}.tar', for one "
@@ -192,6 +205,8 @@ def run_map_job(function: str, inputs: Inputs, *, output: ShardOutputs, call: Jo
     _refuse_stream_options(output)
     from webdataset.cluster.map_shards import plan_job  # noqa: PLC0415  after --help
 
+    if call.scheduler is not None:
+        return _print_manifest(call)
     task = find_task(call)
     engine = "serial" if jobs == 1 else "processes"
     job = plan_job(
@@ -218,6 +233,27 @@ def run_map_job(function: str, inputs: Inputs, *, output: ShardOutputs, call: Jo
         return _sweep(job)
     with end_by_sigterm():
         return _run(job, engine, jobs, task, call, as_json=output.as_json)
+
+
+# options of this printing, and how many words each has
+_PRINTED: Final = {"--print": 2, "--image": 2, "--queue": 2, "--parallel": 2, "--of": 2}
+
+
+def _print_manifest(call: JobCall) -> int:
+    from webdataset.cluster.job_manifests import ClusterJob, format_job  # noqa: PLC0415  after --help
+
+    if call.tasks is None or call.task is not None:
+        raise UsageError("--print needs --of N, the number of tasks, and no --task")
+    words, rest = [], iter(sys.argv[1:])
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in _PRINTED:
+            words.append(word)
+        elif not equals:
+            next(rest, None)
+    job = ClusterJob(("wds", *words), call.tasks, image=call.image, queue=call.queue, parallel=call.parallel)
+    console.write_line(format_job(call.scheduler or "", job).rstrip("\n"))
+    return exit_status.DONE
 
 
 def _refuse_stream_options(output: ShardOutputs) -> None:

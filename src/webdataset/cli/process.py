@@ -158,6 +158,7 @@ def map_command(
       wds map -j 8 images:shrink --on-error skip -o small-%06d.tar train-{000..099}.tar
       wds map -j 8 images:shrink --on-sample-error quarantine -o small/ train-{000..099}.tar
       wds map images:shrink -o s3://bucket/small/ 's3://bucket/train/*.tar' --task 3 --of 16
+      wds map images:shrink -o s3://bucket/small/ 's3://bucket/train/*.tar' --of 16 --print slurm > job.sh
     """
     sys.path.insert(0, "")
     # a mistake in the name is told before a process is started

@@ -5,5 +5,6 @@
 * ``function_digest``, ``receipts``: whether an output is done; ``stored_files``: identities and small files
 * ``shard_tasks``: makes one output, with ``mapped_functions``, ``task_files``, ``sample_errors``, ``death_records``
 * ``job_engines``, ``process_engine``, ``executor_engines``: where tasks run; ``task_results``: how a task ended
+* ``job_manifests``: scripts and manifests of schedulers
 * ``job_reports``: how a job ended
 """
