@@ -18,7 +18,7 @@
 /* raised by one where the arguments or the result of `take` change; native_core.py compares it */
 #define PROTOCOL 1
 #ifndef SOURCE
-#define SOURCE "" /* digest of this file, where hatch_build.py compiles it */
+#define SOURCE "" /* digest of this file, where scripts/hatch_build.py compiles it */
 #endif
 
 #define BLOCK 512

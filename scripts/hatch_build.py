@@ -81,7 +81,7 @@ def compile_module(source: Path) -> bytes:
     """
     if sysconfig.get_config_var("Py_GIL_DISABLED") or sys.implementation.name != "cpython":
         raise OSError("this Python does not load modules of the stable interface of CPython 3.11")
-    from setuptools import Distribution, Extension  # noqa: PLC0415  its absence is a reason to go without
+    from setuptools import Distribution, Extension  # type: ignore[import-untyped]
 
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     usual = [] if os.name == "nt" else ["-O3", "-g0"]
