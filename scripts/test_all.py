@@ -5,8 +5,8 @@ and spawn as the default start method. On the newest, the resume fuzz plays hund
 one a thousand.
 
 With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, in its usual
-size and without the files that wait for faulty servers most of their time, and those torch tests that the default
-start method matters to, under the methods that are not this Python's.
+size and without the files that wait for faulty servers most of their time; those torch tests that the default start
+method matters to, under the methods that are not this Python's; and what reads shards, without the native core.
 """
 
 import multiprocessing
@@ -38,6 +38,12 @@ WAITING = [
     for name in (
         "ais_faults", "canary", "gs_and_azure_faults", "matrix_pipeline", "matrix_runs", "nginx", "s3_faults",
     )
+]  # fmt: skip
+# What reads shards in ways of its own.
+READING = [
+    "tests/faults/test_mutations.py", "tests/faults/test_resume.py", "tests/oracle",
+    "tests/properties/test_chunking.py", "tests/properties/test_replays.py", "tests/properties/test_resume_fuzz.py",
+    "tests/unit/flow", "tests/unit/samples", "tests/unit/stages", "tests/unit/tar",
 ]  # fmt: skip
 STARTED = "not demo and not fork and not spawn and not whichever_came_first"
 # Those that play several ranks in one process set variables, of which a server that runs already does not hear.
@@ -104,6 +110,8 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
             results[f"torch tests under {method}"] = run(
                 sys.executable, "scripts/under.py", method, "-q", *workers, *chosen
             )
+    os.environ["WDS_NATIVE"] = "0"
+    results["in pure Python"] = run(sys.executable, "-m", "pytest", "-q", *workers, *READING)
     return results
 
 
