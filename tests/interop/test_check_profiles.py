@@ -1,7 +1,9 @@
 """``check --profile``: what it predicts of other readers is what they do, shape by shape."""
 
+import dataclasses
 import json
 import logging
+import tarfile
 
 import pytest
 
@@ -57,12 +59,24 @@ def _pruned(value):
     return value
 
 
-def compare(name, paths, read):
-    """Fail where a prediction is not what happens."""
+# faults of these tests, not of what they read
+OURS = (NameError, ImportError)
+
+
+def compare(name, paths, read, refusals=Exception):
+    """Fail where a prediction is not what happens.
+
+    Args:
+        name: of the profile.
+        paths: the shards.
+        read: reads them.
+        refusals: what it raises where it refuses.
+    """
     guess = predicted(name, paths)
     if guess == "refused":
-        with pytest.raises(Exception, match=""):
+        with pytest.raises(refusals) as caught:
             read(paths)
+        assert not isinstance(caught.value, OURS)
         return
     wanted = ours(paths)
     found = [(sample["__key__"], _values(sample)) for sample in read(paths)]
@@ -163,6 +177,43 @@ def test_dali(shape, tmp_path):
     if wanted is not None:
         rows = [[sample.get(extension, b"") for extension in extensions] for sample in wanted]
         assert guess == ("same" if found == rows else "differs")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_energon(shape, tmp_path):
+    """Prepared by Energon itself, then read from front to back; refused by either."""
+    energon = pytest.importorskip("megatron.energon")
+    from megatron.energon.flavors.webdataset.prepare import WebdatasetPreparator
+
+    @dataclasses.dataclass
+    class Raw(energon.Sample):
+        fields: dict[str, bytes]
+
+    @energon.stateless
+    def cook(sample):
+        fields = {name: bytes(value) for name, value in sample.items() if not name.startswith("__")}
+        return Raw(**energon.basic_sample_keys(sample), fields=fields)
+
+    class Plain(energon.DefaultTaskEncoder):
+        decoder = None
+        cookers = [energon.Cooker(cook)]
+
+    def read(paths):
+        names = [path.name for path in paths]
+        WebdatasetPreparator.prepare_dataset(
+            tmp_path, names, split_parts_ratio=[("train", 1.0)], shuffle_seed=None, workers=1
+        )
+        kind = "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+        (tmp_path / ".nv-meta" / "dataset.yaml").write_text(kind)
+        dataset = energon.get_val_dataset(
+            tmp_path, split_part="train", worker_config=energon.WorkerConfig(rank=0, world_size=1, num_workers=0),
+            batch_size=None, task_encoder=Plain(), max_samples_per_sequence=None,
+        )  # fmt: skip
+        return [{"__key__": sample.__key__, **sample.fields} for sample in energon.get_loader(dataset)]
+
+    # it ends the process where two samples have one key
+    refusals = (AssertionError, tarfile.ReadError, UnicodeEncodeError, SystemExit)
+    compare("energon", reader_shapes.write(SHAPES[shape], tmp_path), read, refusals)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

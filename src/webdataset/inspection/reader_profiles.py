@@ -120,7 +120,7 @@ class EnergonProfile(TarfileProfile):
             self._differ(f"it keeps the capitals of {field!r}", place.offset, name, once=field)
 
     def judge_shard(self, check: "ShardResult") -> None:
-        """Tell of keys that are not alone, of compression, and of sparse members."""
+        """Tell of keys that are not alone, and of compression."""
         super().judge_shard(check)
         counts = check.findings.counts
         for code, message in (
@@ -135,8 +135,6 @@ class EnergonProfile(TarfileProfile):
             self._differ("of a field that stands twice it reads one", _first_offset(check, "duplicate-field"))
         if check.compression is not None:
             self._refuse("it reads by offsets, and the shard is compressed", 0)
-        if counts["sparse-member"]:
-            self._differ("it reads sparse members as they are stored", _first_offset(check, "sparse-member"))
 
 
 class DaliProfile(ReaderProfile):

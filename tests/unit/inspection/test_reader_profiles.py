@@ -18,7 +18,7 @@ PREDICTED = {
         zst | bz2 | cut | cut in payload | bad header | nothing | gzip
     """,
     ("energon", "differs"): """
-        duplicate | duplicate late | upper case | mixed case | joined | bad header | hard link | sparse
+        duplicate | duplicate late | upper case | mixed case | joined | bad header | hard link
     """,
     ("energon", "refused"): """
         interleaved | interleaved late | only no dot | zst | bz2 | not utf8 name | cut | cut in payload |
