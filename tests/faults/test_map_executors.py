@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -16,8 +17,9 @@ import webdataset as wds
 from support import mapped
 from support.mapped import make_shards, read_outputs
 from webdataset.cluster.executor_engines import ExecutorEngine
+from webdataset.cluster.receipts import receipt_url
 from webdataset.core.errors import JobFailed, MissingExtra, UsageError
-from webdataset.writing.local_file import is_alive
+from webdataset.writing.local_file import is_alive, name_partial
 
 COUNTS = [30, 12, 0, 41, 25, 9, 17, 3]
 RULES: Any = {"on_sample_error": "quarantine"}
@@ -46,6 +48,39 @@ def test_threads(reference, tmp_path):
             assert len(report.done) == made
             assert read_outputs(tmp_path) == expected
         assert pool.submit(int, "3").result() == 3
+
+
+class LeavesPartialFiles(concurrent.futures.Executor):
+    """An engine that repeats tasks itself: processes died after the folders were listed, and one still writes."""
+
+    def __init__(self):
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        self.pids = [ended.pid, os.getpid()]
+
+    def submit(self, function, /, *arguments, **options):
+        job, number, _ = arguments
+        done = concurrent.futures.Future()
+        done.set_result(function(*arguments, **options))
+        output = job.outputs[number].url
+        for url in (output, receipt_url(output), f"{job.manifest}/quarantine/{number:06d}.jsonl"):
+            for pid in self.pids:
+                path = name_partial(url.removeprefix("file:")).replace(f".{os.getpid()}-", f".{pid}-")
+                Path(path).parent.mkdir(exist_ok=True)
+                Path(path).touch()
+        return done
+
+
+def test_files_of_processes_that_died_late(reference, tmp_path):
+    """What they left is gone when the job ends; what another process may still write stays."""
+    source, expected = reference
+    wds.map_shards(mapped.vary_slowly, f"{source}/*.tar", f"{tmp_path}/", engine=LeavesPartialFiles(), **RULES)
+    left = [path.name for path in tmp_path.rglob("*.partial")]
+    assert len(left) == 3 * len(COUNTS)
+    assert all(f".{os.getpid()}-" in name for name in left)
+    for path in tmp_path.rglob("*.partial"):
+        path.unlink()
+    assert read_outputs(tmp_path) == expected
 
 
 class CountsCalls:

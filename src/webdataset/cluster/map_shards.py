@@ -23,6 +23,7 @@ from webdataset.cluster.job_planning import (
 from webdataset.cluster.job_reports import JobReport, failure_url, note_failure, write_report
 from webdataset.cluster.receipts import Decision, decide
 from webdataset.cluster.shard_jobs import ShardJob
+from webdataset.cluster.shard_tasks import remove_task_files
 from webdataset.cluster.stored_files import Record, forget_listings, format_record, read_record, write_small_file
 from webdataset.cluster.task_results import TaskResult, fail_result
 from webdataset.core.errors import SourceError, UsageError
@@ -185,6 +186,10 @@ def run_job(
             progress(result)
     report = JobReport(job, _check_results(job, wanted, results).values())
     forget_deaths(job, {result.number for result in (*report.done, *report.skipped)})
+    # an engine may repeat a task itself when a process dies, just after the folders were listed
+    forget_listings()
+    for number in wanted:
+        remove_task_files(job, number)
     return report
 
 

@@ -88,6 +88,19 @@ def _make_if_needed(job: ShardJob, number: int, attempt: int) -> tuple[str, str,
     return "done", decision.reason or "asked for", counts
 
 
+def remove_task_files(job: ShardJob, number: int, *, again: bool = False) -> None:
+    """Remove the unfinished files of tasks of an output that were killed on this host.
+
+    Args:
+        job: the job.
+        number: of the output.
+        again: list the folders anew: a task of this run was killed.
+    """
+    url, errors = job.outputs[number].url, SampleErrors(job, number)
+    for each in (url, receipt_url(url), errors.lines_url, errors.samples_url):
+        remove_partial_files(each, again=again)
+
+
 class _OutputTask:
     """Makes one output."""
 
@@ -106,8 +119,7 @@ class _OutputTask:
         function = open_function(self._job)
         make_folder(self._url)
         path = local_path(self._url)
-        for url in (self._url, receipt_url(self._url), self._errors.lines_url, self._errors.samples_url):
-            remove_partial_files(url, again=self._attempt > 1)
+        remove_task_files(self._job, self._number, again=self._attempt > 1)
         target = DigestedOutput(self._url, overwrite=path is None or os.path.lexists(path))
         writer = RawShardWriter(target, compress=self._job.compress or False, level=self._job.level)
         try:

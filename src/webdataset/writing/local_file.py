@@ -14,7 +14,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from webdataset.core.errors import AlreadyExists, NotFound, SourceError
 
@@ -158,7 +158,7 @@ def list_partial_files(folder: str) -> list[str]:
     return []
 
 
-def remove_orphans(path: str, names: Iterable[str], grace_seconds: float | None = None) -> int:
+def remove_orphans(path: str, names: Sequence[str], grace_seconds: float | None = None) -> int:
     """Remove what writers of a file left under partial names when they were killed, on this host; return how many.
 
     Args:
@@ -166,6 +166,8 @@ def remove_orphans(path: str, names: Iterable[str], grace_seconds: float | None 
         names: of the unfinished files in its folder.
         grace_seconds: remove those of other hosts, too, which have not been written to for so long.
     """
+    if not names:  # as after most of the 100 000 outputs of a job
+        return 0
     folder, name = os.path.split(path)
     short = os.fsdecode(os.fsencode(name)[:_LONGEST_NAME])
     pattern = re.compile(rf"\.{re.escape(short)}\.(\d+)-([0-9a-f]{{8}})[0-9a-f]{{8}}\.partial")
