@@ -7,7 +7,7 @@ once, from the first address to the last. The stream is always closed.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Final, cast
 
 from webdataset.core.errors import FlowError
 from webdataset.samples.address import Address
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from webdataset.samples.links import LinkResolver, ReadAt
 
 
+# the header of a member, with those that give its long name, time and attributes
+_KEEP_BYTES: Final = 8192
+
+
 def refetch(shard: Shard, reading: Reading, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
     """Yield the samples at some addresses of an opened shard, by rising offset.
 
@@ -30,14 +34,14 @@ def refetch(shard: Shard, reading: Reading, wanted: Sequence[Address]) -> Iterat
         FlowError: at one of them there is no sample: the shard has changed.
         WebDatasetError: the shard cannot be read.
     """
-    going = SeekableSource(shard["stream"])
+    going = SeekableSource(shard["stream"], _KEEP_BYTES)
     try:
         if type(reading) is Reading and going.reaches(wanted[-1].offset):
             if detect_compression(going.read(512)) is None:
                 yield from _refetch_each(going, shard, reading, wanted)
                 return
             going.to(0)
-        yield from _read_through({**shard, "stream": going.stream}, reading, wanted)
+        yield from _read_through({**shard, "stream": going.release()}, reading, wanted)
     finally:
         close = getattr(going.stream, "close", None)
         if close is not None:

@@ -31,16 +31,25 @@ class _Stream(Protocol):
 class SeekableSource:
     """A stream from its first byte on, and where it stands.
 
+    Args:
+        stream: at its first byte.
+        keep_bytes: so many of the bytes read last are given again where the source goes back to them. The end of a
+            sample shows in the header of the next one, which would cost a request to go back to.
+
     Attributes:
-        stream: what to read from; another one after a request of its own.
+        stream: what to read from; another one after a request of its own. :meth:`release` returns it.
         offset: of the next byte.
     """
 
-    def __init__(self, stream: object) -> None:
+    def __init__(self, stream: object, keep_bytes: int = 0) -> None:
         self.stream = cast("_Stream", stream)
         self.offset = 0
         self._seeks = can_seek(stream)
         self._restarts = not self._seeks and getattr(stream, "reopen_at", None) is not None
+        self._keep_bytes = keep_bytes if self._restarts else 0
+        self._last = b""
+        # how many of these come again before the stream's own
+        self._again = 0
 
     def reaches(self, offset: int) -> bool:
         """Tell whether an offset can be gone to in less time than reading up to it takes, and back."""
@@ -48,9 +57,28 @@ class SeekableSource:
 
     def read(self, size: int) -> bytes:
         """Return up to ``size`` bytes."""
-        content = self.stream.read(size)
+        if self._again:
+            start = len(self._last) - self._again
+            content = self._last[start : start + size]
+            self._again -= len(content)
+        else:
+            content = self.stream.read(size)
+            if self._keep_bytes:
+                self._last = (self._last + content)[-self._keep_bytes :]
         self.offset += len(content)
         return content
+
+    def release(self) -> object:
+        """Return the stream, which stands at ``offset``.
+
+        Raises:
+            WebDatasetError: as for :meth:`to`.
+        """
+        if self._again:
+            offset = self.offset
+            self.offset, self._again, self._last = offset + self._again, 0, b""
+            self.to(offset)
+        return self.stream
 
     def to(self, offset: int) -> None:
         """Go to an offset.
@@ -62,7 +90,10 @@ class SeekableSource:
         """
         if offset == self.offset:
             return
-        if self._seeks:
+        behind = self.offset + self._again - offset
+        if 0 <= behind <= len(self._last):
+            self.offset, self._again = offset, behind
+        elif self._seeks:
             self.stream.seek(offset)
             self.offset = offset
         elif not 0 <= offset - self.offset <= RESTART_BYTES and self._restarts:
@@ -73,6 +104,7 @@ class SeekableSource:
                 return
             before.close()
             self.stream, self.offset = after, offset
+            self._last, self._again = b"", 0
         elif offset < self.offset:
             raise NoRandomAccess("the source can be read front to back only", offset=offset)
         else:

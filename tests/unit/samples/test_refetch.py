@@ -1,8 +1,10 @@
 """Single samples out of a shard, and streams taken to other offsets."""
 
+import contextlib
 import gzip
 import io
 import itertools
+import random
 import tarfile
 from typing import Any
 
@@ -48,7 +50,7 @@ ALL = read(SHARD)
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.sets(st.integers(0, 29), min_size=1), st.sampled_from(["seek", "pipe", "gz"]))
+@given(st.sets(st.integers(0, 29), min_size=1), st.sampled_from(["seek", "pipe", "gz", "store"]))
 def test_any_samples(numbers, kind):
     """Whatever samples of whatever source: those that the reader gives there, with all their fields."""
     wanted = [ALL[number] for number in sorted(numbers)]
@@ -56,6 +58,7 @@ def test_any_samples(numbers, kind):
         "seek": lambda: io.BytesIO(SHARD),
         "pipe": lambda: FaultyStream(SHARD, seed=1),
         "gz": lambda: io.BytesIO(gzip.compress(SHARD, 1)),
+        "store": lambda: Store(SHARD, []),
     }[kind]()
     found = list(refetch({"url": "x", "stream": stream, "__tag__": 1}, Reading(), [address for address, _ in wanted]))
     assert found == [(address, {**sample, "__tag__": 1}) for address, sample in wanted]
@@ -155,6 +158,45 @@ def test_going():
     assert asked == [0]
     with pytest.raises(NoRandomAccess):
         unsure.to(1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_bytes_that_come_again(seed):
+    """Any walk over a store gives the bytes that stand there, whatever is kept; a released stream goes on there."""
+    rng = random.Random(seed)
+    content = rng.randbytes(3 * RESTART_BYTES)
+    going = SeekableSource(Store(content, asked := [], knows=seed % 4 != 0), keep_bytes=rng.choice([0, 1, 512, 4000]))
+    for _ in range(60):
+        place = going.offset + rng.choice([0, -512, -1, 1, -3000, 700, rng.randrange(2 * RESTART_BYTES)])
+        before = going.offset
+        try:
+            going.to(max(0, place))
+        except NoRandomAccess:
+            assert seed % 4 == 0
+            assert (going.offset, place < before) == (before, True)
+        except Truncated:
+            assert place > len(content)
+            break
+        size = rng.choice([1, 512, 2000])
+        offset, found = going.offset, going.read(size)
+        assert found == content[offset : offset + len(found)]
+        assert found or offset >= len(content)
+    else:
+        with contextlib.suppress(NoRandomAccess):
+            offset, stream = going.offset, going.release()
+            assert stream.read(700) == content[offset:][:700]
+    assert asked[0] == 0
+
+
+@pytest.mark.parametrize("first", [0, 20])
+def test_neighbours_cost_one_request(first):
+    """Samples that stand one after the other are read over one request, though each shows its end in the next."""
+    wanted = [address for address, _ in ALL[first:]]
+    assert wanted[-1].offset > RESTART_BYTES
+    found = list(refetch({"url": "x", "stream": Store(SHARD, asked := [])}, Reading(), wanted))
+    assert [address for address, _ in found] == wanted
+    assert [sample["bin"] for _, sample in found] == [sample["bin"] for _, sample in ALL[first:]]
+    assert asked == ([0, wanted[0].offset] if first else [0])
 
 
 def test_members_that_were_stepped_over():
