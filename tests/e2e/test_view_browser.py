@@ -676,6 +676,8 @@ def test_a_late_answer_leaves_what_is_typed(browser: Any, viewer: RunningViewer)
     with Watched(browser, viewer) as watched:
         page = watched.open("/samples?open=0.20")
         page.wait_for_selector('.detail .key:text-is("plain-020")')
+        # the key has a meaning once the tags are known
+        page.wait_for_selector(".tag-button")
         held = Held(page, "/api/tags", "POST")
         page.keyboard.press("1")
         held.await_count(1)

@@ -112,8 +112,11 @@ def test_random_workers_are_killed(reference, tmp_path, seed):
     engine, rng, over, kills = ProcessEngine(3), random.Random(seed), threading.Event(), []
 
     def kill():
-        while not over.wait(rng.uniform(0.05, 0.4)) and len(kills) < 8:
+        pause = rng.uniform(0.05, 0.2)
+        while not over.wait(pause) and len(kills) < 8:
             living = [process.pid for process in list(engine._processes) if process.popen.poll() is None]
+            # on a busy machine none may have started yet
+            pause = rng.uniform(0.05, 0.4) if living else 0.01
             if living:
                 kills.append(rng.choice(living))
                 os.kill(kills[-1], signal.SIGKILL)

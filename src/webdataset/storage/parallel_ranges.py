@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from webdataset.core import settings
@@ -115,7 +116,9 @@ class ParallelRanges:
                 start, end = self._next, self._end_of_next()
                 grant.shrink(self._part_bytes - (end - start))
                 try:
-                    part = PrefetchTask(lambda: self._open_part(start, end), end - start, grant, self._done, exact=True)  # noqa: B023
+                    # its thread may open it only after the next one was begun: it must not look these names up then
+                    opener = partial(self._open_part, start, end)
+                    part = PrefetchTask(opener, end - start, grant, self._done, exact=True)
                 # no more threads
                 except RuntimeError:
                     grant.release()

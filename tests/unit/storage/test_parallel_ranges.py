@@ -311,6 +311,22 @@ def test_checksums_cover_all_connections():
         read(Store(checksum=zlib.crc32(OTHER)))
 
 
+@pytest.mark.parametrize("milliseconds", [1, 5, 20])
+def test_threads_that_begin_late(monkeypatch, milliseconds):
+    """A thread that opens its range after the next ones were begun opens its own, and no other."""
+    run = prefetch_worker.PrefetchTask._run
+
+    def run_late(task, opener):
+        time.sleep(milliseconds / 1000)
+        run(task, opener)
+
+    monkeypatch.setattr(prefetch_worker.PrefetchTask, "_run", run_late)
+    store = Store()
+    assert read(store) == BODY
+    assert len(ranges(store)) > 3
+    assert len(set(ranges(store))) == len(ranges(store))
+
+
 def test_memory_is_bounded(monkeypatch):
     """What is read ahead stays within the budget of the process."""
     monkeypatch.setenv("WDS_PREFETCH_BYTES", str(3 * PART))
