@@ -40,6 +40,8 @@ PEERS = [
     "tfrecord==1.14.6",
     "grain==0.2.18",
 ]
+# Without what they require beside the parts that are tested: a hundred packages, some for GPUs, and older ones.
+ALONE = ["daft==0.7.26", "loguru==0.7.3", "cosmos-xenna==0.2.0", "nemo-curator==1.4.0"]
 STATES = "tests/properties/test_states.py::"
 TESTS = [  # those elsewhere are skipped in the suite, which has no torchdata
     "tests/interop",
@@ -94,6 +96,8 @@ def prepare() -> tuple[Path, Path | None]:
         sys.exit(f"this library could not be installed: {problem}")
     for peer in PEERS:
         told(peer, install(python, [peer]))
+    for peer in ALONE:
+        told(peer, install(python, ["--no-deps", peer]))
     borrow(WIDS, PLACE)
     problem = install(apart, [WIDS_PEER])
     told(WIDS_PEER, problem)

@@ -6,7 +6,7 @@
 * ``create``, ``convert``, ``cat`` (cat, split, select), ``reshard`` (reshard, shuffle, sort, join, mix): make;
   ``process`` (proc, map, recompress): change; ``map_jobs``: the jobs of map; ``tarp``: the commands of tarp
 * ``check``: trust
-* ``plan``, ``state``, ``config``, ``cache``, ``doctor``, ``bench``: about runs; ``serve``: a data server;
+* ``plan``, ``simulate``, ``state``, ``config``, ``cache``, ``doctor``, ``bench``: about runs; ``serve``: a data server;
   ``datasets``: what a run is given as
 * ``index``, ``schema``: other commands
 * ``wids_index``: ``wids-index``, and its verbs info and sample; ``wids_create``: create and update

@@ -8,8 +8,8 @@ from webdataset.cli import console
 from webdataset.cli.inputs import Inputs, input_options
 
 _STEPS = ("raw", "samples", "decode", "batch", "loader")
-_NUMBER: Final[dict[str, Any]] = {"type": "number", "minimum": 0}
-_ROUND: Final[dict[str, Any]] = {
+_NUMBER: Final[console.JsonSchema] = {"type": "number", "minimum": 0}
+_ROUND: Final[console.JsonSchema] = {
     "type": "object",
     "required": ["samples", "size_bytes", "seconds", "cpu_seconds"],
     "properties": {
@@ -20,7 +20,7 @@ _ROUND: Final[dict[str, Any]] = {
     },
     "additionalProperties": False,
 }
-_PROPERTIES: Final[dict[str, Any]] = {
+_PROPERTIES: Final[console.JsonSchema] = {
     "step": {"enum": [*_STEPS]},
     "megabytes_per_second": {**_NUMBER, "description": "median, of payloads; raw: of the shards' bytes"},
     "samples_per_second": {"type": ["number", "null"], "description": "median; null of raw reading"},
@@ -28,7 +28,7 @@ _PROPERTIES: Final[dict[str, Any]] = {
     "workers": {"type": "integer", "minimum": 0},
     "rounds": {"type": "array", "items": _ROUND},
 }
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[console.JsonSchema] = {
     "bench": {
         "description": "One line a step.",
         "type": "object",

@@ -17,7 +17,7 @@ _PIECE_BYTES = 1 << 20
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _DAY_SECONDS = 86400
 _STATES = ("whole", "partial", "own", "changed", "damaged", "unchecked", "deleted", "busy", "kept", "failed")
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[console.JsonSchema] = {
     "cache": {
         "description": "One line a file; of warm, one line a shard.",
         "type": "object",

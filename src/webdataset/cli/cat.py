@@ -13,7 +13,7 @@ from webdataset.inspection.expression import Expression
 from webdataset.reshaping.selection import Selection
 from webdataset.samples.raw_samples import RawSample, read_members
 
-SCHEMAS: Final[dict[str, Any]] = {"cat": WRITTEN, "split": WRITTEN, "select": WRITTEN}
+SCHEMAS: Final[console.JsonSchema] = {"cat": WRITTEN, "split": WRITTEN, "select": WRITTEN}
 _GIGABYTE = 1_000_000_000
 
 

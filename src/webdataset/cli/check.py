@@ -3,7 +3,7 @@
 import contextlib
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -18,15 +18,15 @@ _SEVERITIES: Final = ("error", "warning", "note")
 _PROFILES: Final = ("hf", "dali", "energon", "ray", "grain")
 # about what one processor checks while another process starts
 _WORTH_BYTES: Final = 64 << 20
-_COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
-_TEXT: Final[dict[str, Any]] = {"type": ["string", "null"]}
-_GAPS: Final[dict[str, Any]] = {
+_COUNT: Final[console.JsonSchema] = {"type": "integer", "minimum": 0}
+_TEXT: Final[console.JsonSchema] = {"type": ["string", "null"]}
+_GAPS: Final[console.JsonSchema] = {
     "type": "array",
     "items": {"type": "array", "prefixItems": [_COUNT, {"type": ["integer", "null"]}], "minItems": 2, "maxItems": 2},
     "description": "ranges of the tar stream that could not be read, [start, stop); stop null: to the end",
 }
-_COUNTS: Final[dict[str, Any]] = {"type": "object", "additionalProperties": _COUNT}
-_FINDING: Final[dict[str, Any]] = {
+_COUNTS: Final[console.JsonSchema] = {"type": "object", "additionalProperties": _COUNT}
+_FINDING: Final[console.JsonSchema] = {
     "type": "object",
     "required": ["code", "severity", "url", "offset", "member", "key", "field", "message"],
     "properties": {
@@ -41,7 +41,7 @@ _FINDING: Final[dict[str, Any]] = {
     },
     "additionalProperties": False,
 }
-_REPAIR: Final[dict[str, Any]] = {
+_REPAIR: Final[console.JsonSchema] = {
     "type": "object",
     "required": ["url", "output", "doubtful", "samples", "doubtful_keys", "merged_keys", "dropped", "counts"],
     "properties": {
@@ -58,7 +58,7 @@ _REPAIR: Final[dict[str, Any]] = {
     },
     "additionalProperties": False,
 }
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[console.JsonSchema] = {
     "check": {
         "description": "One line a shard; with --fix, one line more for each shard.",
         "oneOf": [

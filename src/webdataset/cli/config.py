@@ -7,8 +7,8 @@ import click
 from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import expand_inputs
 
-_TEXT: Final[dict[str, Any]] = {"type": ["string", "null"]}
-_LINE: Final[dict[str, Any]] = {
+_TEXT: Final[console.JsonSchema] = {"type": ["string", "null"]}
+_LINE: Final[console.JsonSchema] = {
     "url": {"type": "string"},
     "target": {"type": "string", "description": "what is opened, after rewriting and routes"},
     "service": {"type": "string"},
@@ -23,7 +23,7 @@ _LINE: Final[dict[str, Any]] = {
     "error": _TEXT,
     "error_type": _TEXT,
 }
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[console.JsonSchema] = {
     "config": {
         "description": "check: one line a url.",
         "type": "object",

@@ -13,11 +13,13 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, TypeAlias
 
 from webdataset.cli import exit_status
 from webdataset.core import settings
 
+JsonSchema: TypeAlias = dict[str, Any]
+"""What a command's ``--json`` writes, as ``wds schema`` prints it."""
 _NAMED = {7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r", 92: "\\\\"}
 _ESCAPES = {code: _NAMED.get(code, f"\\{code:03o}") for code in (*range(32), 92, *range(127, 160))}
 CONTROLS = {code: text for code, text in _ESCAPES.items() if code not in (9, 92)}

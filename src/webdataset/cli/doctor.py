@@ -29,10 +29,10 @@ _LEAST_FILES = 1024
 _LEAST_FREE_BYTES = 10 << 30
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  looked at, never written to
 
-_TEXT: Final[dict[str, Any]] = {"type": ["string", "null"]}
-_COUNT: Final[dict[str, Any]] = {"type": ["integer", "null"]}
-_VERSIONS: Final[dict[str, Any]] = {"type": "object", "additionalProperties": _TEXT}
-_PARTS: Final[dict[str, Any]] = {
+_TEXT: Final[console.JsonSchema] = {"type": ["string", "null"]}
+_COUNT: Final[console.JsonSchema] = {"type": ["integer", "null"]}
+_VERSIONS: Final[console.JsonSchema] = {"type": "object", "additionalProperties": _TEXT}
+_PARTS: Final[console.JsonSchema] = {
     "version": {"type": "string"},
     "python": {"type": "string"},
     "platform": {"type": "string"},
@@ -54,7 +54,7 @@ _PARTS: Final[dict[str, Any]] = {
     "problems": {"type": "array", "items": {"type": "string"}},
     "hints": {"type": "array", "items": {"type": "string"}},
 }
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[console.JsonSchema] = {
     "doctor": {
         "description": "One object.",
         "type": "object",

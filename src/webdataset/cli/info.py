@@ -10,8 +10,8 @@ from webdataset.cli.inputs import Inputs, input_options
 from webdataset.cli.outputs import output_options, write_text_file
 from webdataset.inspection.summary import DatasetSummary, FieldSummary, summarize_shards
 
-_COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
-_PAIR: Final[dict[str, Any]] = {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2}
+_COUNT: Final[console.JsonSchema] = {"type": "integer", "minimum": 0}
+_PAIR: Final[console.JsonSchema] = {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2}
 SCHEMAS: Final[dict[str, object]] = {
     "info": {
         "description": "One object for all shards.",

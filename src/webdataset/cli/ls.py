@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -11,7 +11,7 @@ from webdataset.cli.inputs import Inputs, input_options
 from webdataset.core.errors import TarError, WebDatasetError
 from webdataset.samples.raw_samples import RawSamples, read_members
 
-_FIELD: Final[dict[str, Any]] = {
+_FIELD: Final[console.JsonSchema] = {
     "type": "object",
     "required": ["field", "size_bytes"],
     "properties": {"field": {"type": "string"}, "size_bytes": {"type": "integer", "minimum": 0}},

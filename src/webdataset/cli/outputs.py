@@ -28,7 +28,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return functools.reduce(lambda inner, option: option(inner), (dry_run, force), command)
 
 
-WRITTEN: Final[dict[str, Any]] = {
+WRITTEN: Final[console.JsonSchema] = {
     "description": "One line a shard that was written.",
     "type": "object",
     "required": ["shard", "samples"],

@@ -8,10 +8,10 @@ import click
 from webdataset.cli import console
 from webdataset.cli.datasets import dataset_options
 
-_COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
-_MAYBE_COUNT: Final[dict[str, Any]] = {"type": ["integer", "null"], "minimum": 0}
-_PAIR: Final[dict[str, Any]] = {"type": ["array", "null"], "items": _COUNT}
-_SHARD: Final[dict[str, Any]] = {
+_COUNT: Final[console.JsonSchema] = {"type": "integer", "minimum": 0}
+_MAYBE_COUNT: Final[console.JsonSchema] = {"type": ["integer", "null"], "minimum": 0}
+_PAIR: Final[console.JsonSchema] = {"type": ["array", "null"], "items": _COUNT}
+_SHARD: Final[console.JsonSchema] = {
     "type": "object",
     "required": ["url", "stream", "share", "part", "samples"],
     "properties": {
@@ -23,7 +23,7 @@ _SHARD: Final[dict[str, Any]] = {
     },
     "additionalProperties": False,
 }
-_WORKER: Final[dict[str, Any]] = {
+_WORKER: Final[console.JsonSchema] = {
     "type": "object",
     "required": ["rank", "worker", "samples", "shards"],
     "properties": {
@@ -34,7 +34,7 @@ _WORKER: Final[dict[str, Any]] = {
     },
     "additionalProperties": False,
 }
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[console.JsonSchema] = {
     "plan": {
         "description": "One object.",
         "type": "object",

@@ -11,11 +11,11 @@ from webdataset.cli.datasets import dataset_options
 from webdataset.cli.outputs import check_target, write_text_file
 from webdataset.core.errors import StateMismatch, UsageError
 
-_COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
-_MAYBE_COUNT: Final[dict[str, Any]] = {"type": ["integer", "null"], "minimum": 0}
-_TEXTS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "string"}}
-_NUMBERS: Final[dict[str, Any]] = {"type": ["array", "null"], "items": _COUNT}
-_STREAM: Final[dict[str, Any]] = {
+_COUNT: Final[console.JsonSchema] = {"type": "integer", "minimum": 0}
+_MAYBE_COUNT: Final[console.JsonSchema] = {"type": ["integer", "null"], "minimum": 0}
+_TEXTS: Final[console.JsonSchema] = {"type": "array", "items": {"type": "string"}}
+_NUMBERS: Final[console.JsonSchema] = {"type": ["array", "null"], "items": _COUNT}
+_STREAM: Final[console.JsonSchema] = {
     "type": "object",
     "required": ["stream", "items", "passes", "over", "shard", "sample", "offset"],
     "properties": {
@@ -29,7 +29,7 @@ _STREAM: Final[dict[str, Any]] = {
     },
     "additionalProperties": False,
 }
-_SHOWN: Final[dict[str, Any]] = {
+_SHOWN: Final[console.JsonSchema] = {
     "kind": {"enum": ["webdataset.elastic", "webdataset.loader"]},
     "version": _COUNT,
     "seed": {"type": "integer"},
@@ -48,7 +48,7 @@ _SHOWN: Final[dict[str, Any]] = {
     "turn": _NUMBERS,
     "progress": {"type": "array", "items": _STREAM},
 }
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[console.JsonSchema] = {
     "state": {
         "description": "show: one object. trace: one line a batch. advance: the new state.",
         "oneOf": [

@@ -28,7 +28,7 @@ from webdataset.reshaping.processing import OnError, TarpCommand, process_sample
 from webdataset.reshaping.selection import FieldChoice, rekey_samples
 from webdataset.samples.raw_samples import RawSample
 
-SCHEMAS: Final[dict[str, Any]] = {"tarp": WRITTEN}
+SCHEMAS: Final[console.JsonSchema] = {"tarp": WRITTEN}
 _ZMQ = re.compile(r"zr?(?:push|pull|pub|sub)(?:\+\w+)?:", re.IGNORECASE)
 _RANDOM = "__random__"
 _KEY = "__key__"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MOST_NAMED: Final = 20
 
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[console.JsonSchema] = {
     "view": {
         "description": "One line, once the viewer answers.",
         "type": "object",

@@ -7,4 +7,9 @@
 * ``job_engines``, ``process_engine``, ``executor_engines``: where tasks run; ``task_results``: how a task ended
 * ``job_manifests``: scripts and manifests of schedulers
 * ``job_reports``: how a job ended
+
+What a training over many hosts will do, for ``wds simulate``:
+
+* ``training_forecast``: speed, memory, start, failures, of a ``training_job`` with ``training_rates``
+* ``reader_shares``: what each process reads; ``request_bursts``: requests that all hosts send at once
 """
