@@ -3,7 +3,7 @@
 What can be read is written anew as a plain archive of regular files: each sample's members together, one end mark at
 the end, no sparse members, no links, nothing between. Names and bytes stay as they are; owners and times are not kept.
 
-Samples beside damage go to a second archive, ``doubtful/NAME.tar``: some of their fields may be missing, which nothing
+Samples beside damage go to a second archive, ``NAME.tar.doubtful``: some of their fields may be missing, which nothing
 in the shard shows. So the repaired copy holds whole samples, and no sample that can be read is lost.
 
 The shard is read twice, once to find its members and once to copy them; one that is compressed, or not a local file,
@@ -48,6 +48,8 @@ _PIECE_BYTES: Final = 1 << 20
 _MOST: Final = 1 << 20
 _ENDINGS: Final = (".gz", ".bz2", ".xz", ".zst")
 _SHORT_ENDINGS: Final = (".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
+# no ending of a shard: who reads the folder does not get samples that may lack fields
+_DOUBTFUL: Final = ".doubtful"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +196,7 @@ def _check_names(urls: list[Any], names: list[str], folder: Path, *, force: bool
         path = local_path(url) if isinstance(url, str) else None
         if path is not None and os.path.realpath(os.path.dirname(path) or ".") == os.path.realpath(folder):  # noqa: PTH120  bytes of names stay
             raise UsageError(f"{folder} is the folder of the shards: a copy never takes the place of a shard")
-        for place in (folder / name, folder / "doubtful" / name):
+        for place in (folder / name, folder / f"{name}{_DOUBTFUL}"):
             if place.exists() and not force:
                 raise AlreadyExists("a file is there already: pass force=True or choose another folder", url=str(place))
 
@@ -275,8 +277,7 @@ class _Repair:
         output = self._write_parts(folder / name, whole)
         beside = None
         if doubtful:
-            (folder / "doubtful").mkdir(exist_ok=True)
-            beside = self._write_parts(folder / "doubtful" / name, doubtful)
+            beside = self._write_parts(folder / f"{name}{_DOUBTFUL}", doubtful)
         return ShardRepair(
             url=self._report.url,
             output=output,

@@ -92,9 +92,11 @@ def test_fix(shards):
     before = (shards / "bad.tar").read_bytes()
     arguments = ("check", "--fix", "out", "bad.tar", "good.tar")
     done = run_wds(*arguments, status=1, cwd=shards).stdout.decode()
-    assert "bad.tar: repaired copy out/bad.tar: 1 sample, 1 beside damage in out/doubtful/bad.tar" in done
-    assert sorted(path.name for path in (shards / "out").iterdir()) == ["bad.tar", "doubtful", "repair.json"]
+    assert "bad.tar: repaired copy out/bad.tar: 1 sample, 1 beside damage in out/bad.tar.doubtful" in done
+    assert sorted(path.name for path in (shards / "out").iterdir()) == ["bad.tar", "bad.tar.doubtful", "repair.json"]
     assert (shards / "bad.tar").read_bytes() == before
+    listed = run_wds("ls", "out", cwd=shards).stdout.decode().splitlines()
+    assert len(listed) == 1, "the folder's shards hold samples that may lack fields"
     assert run_wds(*arguments, status=exit_status.FAILED, cwd=shards).stderr
     done = run_wds(*arguments, "--force", "--json", status=1, cwd=shards)
     validator = jsonschema.Draft202012Validator(find_schemas()["check"])
