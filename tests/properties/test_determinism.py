@@ -10,7 +10,8 @@ from webdataset import filters
 from webdataset.core.seeds import CounterRng
 from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
-from webdataset.stages.read_shards import OpenShards, ReadShards
+from webdataset.stages.open_shards import OpenShards
+from webdataset.stages.read_shards import ReadShards
 
 seeds = st.integers(0, 2**64 - 1)
 lengths = st.integers(0, 60)

@@ -221,6 +221,13 @@ AWS_SHARED_CREDENTIALS_FILE = EnvironmentVariable(
 PREFETCH_BYTES = EnvironmentVariable(
     "WDS_PREFETCH_BYTES", 268_435_456, _parse_number, "bytes that one process may read ahead of its turn; 0 for none"
 )
+SHARED_BYTES = EnvironmentVariable(
+    "WDS_SHARED_BYTES",
+    67_108_864,
+    _parse_number,
+    "bytes of a shard that may wait for other streams of an elastic dataset in one worker; 0 reads a shard once for "
+    "each stream that shares it",
+)
 CONNECTIONS = EnvironmentVariable(
     "WDS_CONNECTIONS", 5, int, "connections over which one process reads faster than over one"
 )

@@ -34,6 +34,7 @@ from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.pass_checks import warn_of_length
 from webdataset.flow.run import Bounds, expand_stages
 from webdataset.flow.virtual_stream import END, VirtualStream, is_epoch_over_everywhere
+from webdataset.samples.shared_reader import SharedReaders
 from webdataset.stages.base import Address, Json, OutcomeSink, Output, Run, RunMeter
 from webdataset.stages.checks import CheckSamples
 
@@ -76,9 +77,16 @@ class ElasticPlan:
             "memories": {},
         }
 
-    def stream(self, number: int, stream_state: Json) -> VirtualStream:
-        """Return one stream, after what it gave already."""
-        run = Run(**{**self.run.__dict__, "stream": StreamNumber(number, self.streams), "tracked": True})
+    def stream(self, number: int, stream_state: Json, readers: SharedReaders | None = None) -> VirtualStream:
+        """Return one stream, after what it gave already.
+
+        Args:
+            number: of the stream.
+            stream_state: after which it continues.
+            readers: what it shares with other streams of the worker; None: nothing.
+        """
+        mark = StreamNumber(number, self.streams)
+        run = Run(**{**self.run.__dict__, "stream": mark, "tracked": True, "readers": readers})
         return VirtualStream(self.stages, run, self.bounds, stream_state)
 
 
@@ -149,36 +157,69 @@ def check_equal_ranks(streams: int, items: int, ranks: int) -> None:
 class StreamCursor:
     """The streams of one worker, and how far they have been read."""
 
+    readers: SharedReaders | None = None
+
     def __init__(self, plan: ElasticPlan, place: WorkerContext) -> None:
         own = streams_of_worker(plan.streams, place)
         self.plan = plan
         self.place = place
         stream_states = {} if plan.state is None else select_stream_states(plan.state, own)
-        self.streams = {number: plan.stream(number, stream_states.get(number)) for number in own}
+        self.readers = readers = SharedReaders(own)
+        self.streams = {number: plan.stream(number, stream_states.get(number), readers) for number in own}
+        for number, stream in self.streams.items():
+            if stream.over:
+                readers.leave(number)
         self.stream_states: dict[str, Json] = {str(number): stream_states.get(number) for number in own}
-        self.position: int | None = None
+        self.last: VirtualStream | None = None  # the stream that gave an item last
         self.turn: int | None = None  # the stream that was asked last
-        self.stale: set[int] = set()  # streams that moved since their state was read
+        self.stale: set[int] = set()  # streams that have ended since their state was read
+        self._told = {number: stream.count for number, stream in self.streams.items()}  # items given before it was
         self.unsent = set(self.stream_states)  # streams whose state was read since progress was told: at first all
         self.sums: Sums = {}  # of the states of streams, see elastic_state
         self.outcomes: Outcomes | None = None  # where no other part judges
         self.declared: tuple[Any, int] | None = None
 
-    def pairs(self) -> Generator[tuple[int, Any]]:
-        """Yield positions and items."""
-        streams, stale, every = self.streams, self.stale, self.plan.streams
-        heap = [(stream.count * every + number, number) for number, stream in streams.items() if not stream.over]
-        heapq.heapify(heap)
-        while heap:
-            position, number = heap[0]
-            item = streams[number].advance()
-            stale.add(number)
+    @property
+    def position(self) -> int | None:
+        """Position of the item given last; None before the first one."""
+        last = self.last
+        return None if last is None else (last.count - 1) * self.plan.streams + last.stream.number
+
+    def items(self) -> Generator[Any]:
+        """Yield items by rising position."""
+        streams, every = self.streams, self.plan.streams
+        heap = [(stream.count * every + number, stream) for number, stream in streams.items() if not stream.over]
+        heapq.heapify(heap)  # no two positions are equal, so nothing else is compared
+        furthest = max(heap, default=(0, None))[0]
+        # of states that were merged, some streams catch up first
+        while heap and furthest - heap[0][0] >= every:
+            position, stream = heap[0]
+            item = stream.advance()
             if item is END:
                 heapq.heappop(heap)
+                self._end_stream(stream)
                 continue
-            heapq.heapreplace(heap, (position + every, number))
-            self.position = position
-            yield position, item
+            heapq.heapreplace(heap, (position + every, stream))
+            furthest = max(furthest, position + every)
+            self.last = stream
+            yield item
+        # then positions rise from round to round
+        order = [stream for _, stream in sorted(heap)]
+        while order:
+            for stream in order:
+                item = stream.advance()
+                if item is END:
+                    self._end_stream(stream)
+                    continue
+                self.last = stream
+                yield item
+                del item
+            order = [stream for stream in order if not stream.over]
+        self._judge()
+
+    def _judge(self) -> None:
+        """Judge, after the last item, what became of the samples."""
+        streams, every = self.streams, self.plan.streams
         if len(streams) == every and all(stream.barren for stream in streams.values()):
             _check_not_empty(self.plan)
         if self.outcomes is not None:
@@ -186,6 +227,12 @@ class StreamCursor:
         if self.declared is not None and len(streams) == every:
             holder, length = self.declared
             warn_of_length(holder, length, sum(stream.count for stream in streams.values()))
+
+    def _end_stream(self, stream: VirtualStream) -> None:
+        """Take note of the end of a stream: shared readers need not keep anything for it."""
+        self.stale.add(stream.stream.number)
+        if self.readers is not None:
+            self.readers.leave(stream.stream.number)
 
     def over(self) -> bool:
         """Tell, of streams that gave nothing after a state, whether its epoch is over on all ranks that it knows."""
@@ -195,7 +242,7 @@ class StreamCursor:
 
     def turns(self, among: Sequence[int], beyond: int) -> Iterator[tuple[Any, int]]:
         """Yield what streams give in their turns, ``END`` too, and the lowest index that can follow."""
-        streams, moved, every = self.streams, self.stale.add, len(among)
+        streams, every = self.streams, len(among)
         place = {number: place for place, number in enumerate(among)}
         heap = [(s.count * every + place[number], number, s.advance) for number, s in streams.items() if not s.over]
         heapq.heapify(heap)  # no two indices are equal, so nothing else is compared
@@ -203,26 +250,36 @@ class StreamCursor:
             index, number, advance = heap[0]
             self.turn = number
             item = advance()
-            moved(number)
             if item is END:
                 heapq.heappop(heap)
+                self._end_stream(streams[number])
             else:
                 heapq.heapreplace(heap, (index + every, number, advance))
             yield item, heap[0][0] if heap else beyond
 
     def refresh(self) -> None:
         """Read the states of the streams that moved."""
-        stream_states, streams = self.stream_states, self.streams
-        for number in self.stale:
+        stream_states, told, stale = self.stream_states, self._told, self.stale
+        for number, stream in self.streams.items():
+            count = stream.count
+            if count == told[number] and number not in stale:
+                continue
             name = str(number)
-            stream_states[name] = streams[number].stream_state()
+            stream_states[name] = stream.stream_state()
+            told[number] = count
             self.unsent.add(name)
-        self.stale.clear()
+        stale.clear()
 
     def close(self) -> None:
         """Close all streams."""
         for stream in self.streams.values():
             stream.close()
+        self.__del__()
+
+    def __del__(self) -> None:
+        # other parts of a run may be in cycles, and what is open is not to wait for the collector
+        if self.readers is not None:
+            self.readers.close()
 
 
 def _check_not_empty(plan: ElasticPlan) -> None:
@@ -255,7 +312,7 @@ class ElasticRun(Generic[Output]):
         self._moved_on = False
         self._place = place
         self._started: StreamCursor | None = None
-        self._pairs: Generator[tuple[int, Output]] = _empty_pairs()
+        self._items: Generator[Output] = _no_items()
         self.meter: RunMeter | None = None  # times the stages, where it is given before the first item
         self.outcomes: OutcomeSink | None = (
             None  # is told what became of the samples, where it is given before the first item
@@ -283,7 +340,7 @@ class ElasticRun(Generic[Output]):
         self._started = cursor = StreamCursor(plan, place)
         cursor.outcomes = None if any(cursor.stream_states.values()) else own
         cursor.declared = self.declared
-        self._pairs = cursor.pairs()
+        self._items = cursor.items()
         return cursor
 
     def _continue_epochs(self) -> bool:
@@ -312,23 +369,24 @@ class ElasticRun(Generic[Output]):
     @property
     def ended(self) -> bool:
         """True after the last item, once more was asked for."""
-        return self._started is not None and inspect.getgeneratorstate(self._pairs) == inspect.GEN_CLOSED
+        return self._started is not None and inspect.getgeneratorstate(self._items) == inspect.GEN_CLOSED
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Output:
-        if self._started is None:
-            self._begin(None)
         try:
-            return next(self._pairs)[1]
+            return next(self._items)
         except StopIteration:
-            if not self._continue_epochs():
+            if self._started is not None and not self._continue_epochs():
                 raise
         except WebDatasetError as error:
             trim_traceback(error)
             raise
-        return next(self._pairs)[1]
+        if self._started is None:
+            self._begin(None)
+            return next(self)
+        return next(self._items)
 
     def positions(self) -> Iterator[tuple[int, Output]]:
         """Return an iterator over ``(position, item)``; it moves together with this one."""
@@ -337,12 +395,8 @@ class ElasticRun(Generic[Output]):
 
     def _pair(self) -> tuple[int, Output]:
         """Return the next position and item; raise StopIteration after the last."""
-        pair = next(self._pairs, None)
-        if pair is None and self._continue_epochs():
-            pair = next(self._pairs, None)
-        if pair is None:
-            raise StopIteration
-        return pair
+        item = next(self)
+        return self._cursor().position or 0, item
 
     def turns(self, among: Sequence[int], over: int) -> Iterator[tuple[Output, int]]:
         """Return an iterator over what streams give, for a caller that skips ended streams itself.
@@ -465,5 +519,5 @@ class ElasticRun(Generic[Output]):
         self.close()
 
 
-def _empty_pairs() -> Generator[tuple[int, Any]]:
+def _no_items() -> Generator[Any]:
     yield from ()

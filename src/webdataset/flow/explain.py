@@ -21,7 +21,8 @@ from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import ShardList
 from webdataset.stages.base import FilterFunction, Stage
 from webdataset.stages.mix import Mixture
-from webdataset.stages.read_shards import OpenShards, ReadShards
+from webdataset.stages.open_shards import OpenShards
+from webdataset.stages.read_shards import ReadShards
 from webdataset.stages.shuffle import DetShuffle, Shuffle
 from webdataset.stages.shuffle_blocks import BlockShuffle
 

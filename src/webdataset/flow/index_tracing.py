@@ -22,7 +22,8 @@ from webdataset.samples.grouping import Sample, Shard
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import SampleListReader
 from webdataset.stages.base import Run
-from webdataset.stages.read_shards import OpenShards, ReaderState, ReadShards
+from webdataset.stages.open_shards import OpenShards
+from webdataset.stages.read_shards import ReaderState, ReadShards
 from webdataset.storage.random_access import open_ranges
 
 _ENTRIES = "index entries"

@@ -307,18 +307,24 @@ class Loop(Generic[Output]):
         self.bound = ENDLESS if bounds.items is None else bounds.items
         self.count = 0  # items given, over all passes
         self.passed = 0  # passes completed
-        self.given = 0  # items given in this pass
+        self._before = 0  # items given before this pass
         self._empty = 0  # passes in a row that gave nothing
         self._over = False
         inner = None
         if state is not None:
-            self.count, self.passed, self.given, inner = _parse_snapshot(state)
+            self.count, self.passed, given, inner = _parse_snapshot(state)
+            self._before = self.count - given
             run = replace(run, tracked=True)
         self._outcomes: Outcomes | None = None  # where no other part judges
         if run.outcomes is None:
             self._outcomes = Outcomes()
             run = replace(run, outcomes=self._outcomes)
         self.flow = Flow(self._stages, run, inner)
+
+    @property
+    def count_in_pass(self) -> int:
+        """Items given in this pass."""
+        return self.count - self._before
 
     def __iter__(self) -> Self:
         return self
@@ -328,7 +334,6 @@ class Loop(Generic[Output]):
             item: Output = next(self.flow.items, END)
             if item is not END:
                 self.count += 1
-                self.given += 1
                 return item
             self._over = not self._start_next_pass()
         self.close()
@@ -347,14 +352,12 @@ class Loop(Generic[Output]):
             first = self.flow.first()
             if first is not END:
                 self.count += 1
-                self.given += 1
                 yield first
             del first
             if self.count >= self.bound:
                 return
             for item in self.flow:
                 self.count += 1
-                self.given += 1
                 yield item
                 if self.count >= self.bound:
                     return
@@ -373,7 +376,7 @@ class Loop(Generic[Output]):
         self.passed += 1
         if self.count >= self.bound or self.passed >= self._bounds.passes:
             return False
-        self._empty = 0 if self.given else self._empty + 1
+        self._empty = 0 if self.count_in_pass else self._empty + 1
         if self._empty > self._bounds.retries:
             if self._bounds.endless:
                 raise NoSamples(
@@ -381,7 +384,7 @@ class Loop(Generic[Output]):
                     "samples or shards, a larger subsample, or use fewer workers (or streams, where it is elastic)"
                 )
             return False
-        self.given = 0
+        self._before = self.count
         run = self.flow.run
         self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
         return True
@@ -392,14 +395,14 @@ class Loop(Generic[Output]):
 
     def snapshot(self) -> Json:
         """Return the state after the item given last, as a JSON value."""
-        return {"count": self.count, "passed": self.passed, "given": self.given, "flow": self.flow.snapshot()}
+        return {"count": self.count, "passed": self.passed, "given": self.count_in_pass, "flow": self.flow.snapshot()}
 
     def compact_snapshot(self) -> Json:
         """Return what of the snapshot the run and the description do not tell.
 
         That is ``[count, passed, given, ended, memories]``.
         """
-        return [self.count, self.passed, self.given, *self.flow.compact_snapshot()]
+        return [self.count, self.passed, self.count_in_pass, *self.flow.compact_snapshot()]
 
     def present_url(self) -> str:
         """Return the url of the shard that is being read; nothing where that is not known."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from webdataset.core.errors import UsageError
 from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
-from webdataset.stages.read_shards import OpenShards, ReadShards
+from webdataset.stages.open_shards import OpenShards
+from webdataset.stages.read_shards import ReadShards
 
 if TYPE_CHECKING:
     import numpy as np

@@ -146,7 +146,7 @@ class StageRunner:
 
     def _copy_with_stage(self, stage: Stage) -> "StageRunner":
         # a replay is not measured: what it does was measured in the first run
-        run = replace(self.run, meter=None, outcomes=None)
+        run = replace(self.run, meter=None, outcomes=None, readers=None)
         return type(self)(stage, run, None if self.before is None else self.before.copy())
 
     @contextmanager

@@ -53,24 +53,26 @@ class VirtualStream(Generic[Output]):
 
     def advance(self) -> Output:
         """Return the next item, or ``END``."""
+        loop, context = self._loop, thread_context
         item: Output = END
-        if self.over:
-            return item
-        before = thread_context.stream
-        thread_context.stream = self.stream
+        before = context.stream
+        context.stream = self.stream
         try:
-            loop = self._loop or self._start()
-            item = next(loop.flow.items, END) if loop.count < loop.bound else END
+            if loop is None:
+                if self.over:
+                    return item
+                loop = self._start()
+            if loop.count < loop.bound:
+                item = next(loop.flow.items, END)
             if item is END:
                 item = next(loop, END)  # of another pass
             else:  # what the loop does itself where it is asked: a call less
                 loop.count += 1
-                loop.given += 1
         except BaseException as error:  # whatever it is: there is no state after it
             self.failed = error
             raise
         finally:
-            thread_context.stream = before
+            context.stream = before
         if item is END:
             self._end()
         return item

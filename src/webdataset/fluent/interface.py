@@ -80,7 +80,7 @@ def open_side_by_side(reader: Any, count: int) -> Any:
     """Return the stage that reads ``count`` shards at once; the reader itself for one. Raises UsageError: below 1."""
     if count == 1:
         return reader
-    from webdataset.stages.read_shards import OpenShards  # noqa: PLC0415  only where several shards are read at once
+    from webdataset.stages.open_shards import OpenShards  # noqa: PLC0415  only where several shards are read at once
 
     return OpenShards(reader, count)
 

@@ -142,7 +142,11 @@ def _list_keys(samples: list[Sample]) -> list[str | None]:
 def _chain_keys(chain: int, keys: list[str | None]) -> int:
     if not keys:
         return chain
-    return zlib.crc32("".join(f"{key}\0" for key in keys).encode("utf-8", "surrogatepass"), chain)
+    try:
+        joined = "\0".join(keys) + "\0"  # type: ignore[arg-type]
+    except TypeError:  # a sample without a key
+        joined = "".join(f"{key}\0" for key in keys)
+    return zlib.crc32(joined.encode("utf-8", "surrogatepass"), chain)
 
 
 def take_share(
@@ -332,8 +336,8 @@ def read_samples(
     """Read opened shards one after the other.
 
     Args:
-        shards: dicts with ``url`` and ``stream`` (an object with ``read(n)`` and ``close()``), and perhaps ``number``,
-            the shard's place in the run where some could not be opened.
+        shards: dicts with ``url`` and ``stream`` (an object with ``read(n)`` and ``close()``) or ``reader``, and
+            perhaps ``number``, the shard's place in the run where some could not be opened.
         reading: how to read.
         position: kept up to date for the caller.
         start: the address of the sample to start at; ``shards`` begins with its shard.
@@ -349,7 +353,9 @@ def read_samples(
     first = start.shard if start is not None else 0
     for index, shard in enumerate(shards, first):
         position.begin(shard.get("number", index), str(shard["url"]))
-        position.reader = reader = reading.reader(shard, start if index == first else None)
+        # one that several streams share has a reader already
+        reader = shard.get("reader") or reading.reader(shard, start if index == first else None)
+        position.reader = reader
         resumed = start.ordinal if start is not None and index == first else None
         if resumed is not None:
             position.ordinal = resumed

@@ -112,7 +112,10 @@ class StreamShare:
         self.stream = stream
 
     def __call__(self, shards: Iterable[Shard]) -> Iterator[Shard]:
-        """Yield the stream's shards; one that is shared by sample says so: ``"share": (first, every)``."""
+        """Yield the stream's shards; one that is shared by sample says so.
+
+        It has ``"share"``: (number of the first sample, step), and ``"shared_by"``: the streams that share it.
+        """
         number, count = self.stream
         source = iter(shards)
         while len(together := list(islice(source, count))) == count:
@@ -120,8 +123,9 @@ class StreamShare:
         if not together:
             return
         place = number % len(together)
-        among = len(range(place, count, len(together)))
-        yield together[place] | ({"share": (number // len(together), among)} if among > 1 else {})
+        among = range(place, count, len(together))
+        shared = {"share": (number // len(together), len(among)), "shared_by": among}
+        yield together[place] | (shared if len(among) > 1 else {})
 
     def __repr__(self) -> str:
         return f"stream_share({self.stream.number} of {self.stream.of})"

@@ -1,7 +1,7 @@
 """Layer 5: stages: generators with a state, from an iterator of items to an iterator of items.
 
 * ``base``: Stage, StageState and Run; makers of stages from functions; which stage and sample an error came from
-* ``read_shards``: tar shards to samples, one at a time or several in turn
+* ``read_shards``: tar shards to samples, one at a time; ``open_shards``: several in turn
 * ``record_readers``: shards of CBOR or msgpack items
 * ``map``: map, decode, xdecode, labels, info and log_keys
 * ``fields``: to_tuple, rename, associate, patterns, to_dict

@@ -31,6 +31,8 @@ from webdataset.core.seeds import hash_seed, make_rng, random_seed
 if TYPE_CHECKING:
     import typing_extensions
 
+    from webdataset.samples.shared_reader import SharedReaders
+
     State = typing_extensions.TypeVar("State", bound="StageState | None", default=Any)
     Output = typing_extensions.TypeVar("Output", default=Any)
 else:
@@ -88,6 +90,7 @@ class Run:
         warned: what this run has warned of already, in all of its streams and sources.
         outcomes: takes note of what became of the samples of stages that may drop some
             (:mod:`webdataset.flow.outcomes`); None: the run judges by itself.
+        readers: of shards that several streams of a worker share; None: each stream reads alone.
     """
 
     seed: int = field(default_factory=random_seed)
@@ -101,6 +104,7 @@ class Run:
     meter: RunMeter | None = field(default=None, compare=False, repr=False)
     warned: set[str] = field(default_factory=set, compare=False, repr=False)
     outcomes: OutcomeSink | None = field(default=None, compare=False, repr=False)
+    readers: "SharedReaders | None" = field(default=None, compare=False, repr=False)
 
     def random(self, *names: int | str) -> Random:
         """Return a generator of this stage's own, fixed by seed, epoch, position and, unless shared, stream or worker.

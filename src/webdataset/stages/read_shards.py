@@ -1,14 +1,8 @@
-"""Reads shards as a stage: ``{"url"}`` dicts in, samples out, one shard at a time or several in turn.
+"""Reads shards as a stage: ``{"url"}`` dicts in, samples out, one shard at a time.
 
 The state of a reader is the address of the last sample, with what tells that the shard is still the same. A restored
 reader drops whole shards from its input, opens the next one at a byte offset and continues. It never opens a shard
 before the one before it has ended, and never continues in a shard that was replaced, unless it is told to.
-
-Theory of several open shards. A buffer after a reader mixes what stands close together in one shard. With ``k``
-shards open, neighbours come from ``k`` shards at no cost in samples held: each shard waits at a byte of its own. When
-one ends, the next of the list takes its place. The order of samples follows from the list and the shards alone, so
-the state is, for each open shard, its number in the list and the address of the sample given last. Never more than
-``count`` shards are open, and none is opened before it is needed.
 """
 
 import copy
@@ -18,9 +12,9 @@ from itertools import chain, groupby, islice
 from typing import Any, Self, cast
 
 from webdataset.core.distributed import StreamNumber
-from webdataset.core.error_handlers import count_skipped
-from webdataset.core.errors import FlowError, FormatError, StateMismatch, UsageError
-from webdataset.core.json_types import JsonValue, as_int, as_list, as_object, as_pair
+from webdataset.core.error_handlers import Handler, count_skipped, reraise_exception
+from webdataset.core.errors import FlowError, FormatError, StateMismatch
+from webdataset.core.json_types import JsonValue, as_list
 from webdataset.samples.address import Address, CheckedAddress
 from webdataset.samples.grouping import Sample
 from webdataset.samples.refetch import refetch
@@ -37,6 +31,7 @@ from webdataset.samples.shard_identity import (
     warn_changed_shard,
 )
 from webdataset.samples.shard_opener import open_shards
+from webdataset.samples.shared_reader import SHARED_BY, SharedReaders
 from webdataset.stages.base import Fetch, Run, Stage, StageState
 from webdataset.storage.streams import stream_identity
 
@@ -51,12 +46,15 @@ class ReaderState(StageState):
         position: kept up to date while reading.
         saved: what the state held that this run continues from, or None.
         stream: the virtual stream that is read, or None in a plain run.
+        readers: of shards that several streams share; None where each reads alone.
+        epoch: of the pass.
     """
 
     plain = True
 
     def __init__(self, run: Run) -> None:
         self.stream: StreamNumber | None = run.stream
+        self.readers, self.epoch = run.readers, run.epoch
         self.warned = run.warned
         self.position = Position(tracked=run.tracked)
         self.saved: SavedPosition | None = None
@@ -171,6 +169,8 @@ class ReadShards(Stage):
     before: tuple[Callable[..., Any], ...] = ()
     # likewise, after it
     after: tuple[Callable[..., Any], ...] = ()
+    # streams of one worker may share a reader
+    shares_readers = True
 
     def __init__(self, reading: Reading | None = None) -> None:
         self.reading = reading or Reading()
@@ -199,8 +199,54 @@ class ReadShards(Stage):
         """Yield samples."""
         shards = _number_shards(upstream) if state.origin is not None else upstream
         if state.saved is None:
-            return read_samples(self.open_shards(shards), self.reading, state.position)
+            opened = self.open_shards(shards) if state.readers is None else self._open_for_stream(shards, state)
+            return read_samples(opened, self.reading, state.position)
         return self._resume(shards, state, state.saved)
+
+    def _open_for_stream(
+        self, shards: Iterator[Shard], state: ReaderState, saved: SavedPosition | None = None
+    ) -> Iterator[Shard]:
+        """Open the shards of a stream; those that others share are read by one reader for all.
+
+        Args:
+            shards: of the stream.
+            state: of the reader.
+            saved: where to start in the first shard; None starts at its beginning.
+        """
+        if state.readers is None or not self.shares_readers:
+            return self.open_shards(shards)
+        return self._open_with_readers(shards, state, state.readers, saved)
+
+    def _open_with_readers(
+        self, shards: Iterator[Shard], state: ReaderState, readers: SharedReaders, saved: SavedPosition | None
+    ) -> Iterator[Shard]:
+        stops: list[Exception] = []
+        opener, common = copy.copy(self), copy.copy(self)
+        opener.reading = replace(self.reading, handler=note_stops(self.reading.handler, stops))
+        common.reading = replace(self.reading, handler=reraise_exception)
+        shared: list[tuple[Shard, SavedPosition | None]] = []
+        numbered = enumerate(shards)
+
+        def list_own_shards() -> Iterator[Shard]:
+            for number, shard in numbered:
+                if SHARED_BY in shard:
+                    shared.append((shard, None if number else saved))
+                    return
+                yield shard
+
+        while True:
+            yield from opener.open_shards(list_own_shards())
+            if stops or not shared or state.stream is None:
+                return
+            shard, place = shared.pop()
+            known = {**shard, "rising": place is None or place.rises}
+            start = None if place is None else place.start
+            reader = readers.claim(known, self.reading, state.stream.number, state.epoch, common.open_shards, start)
+            if reader is None:
+                yield from opener.open_shards([shard])
+            else:
+                del known["share"]  # it was taken there
+                yield {**known, "reader": reader, "stream": reader.stream}
 
     def _resume(self, upstream: Iterator[Shard], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
         """Continue after the sample at an address, which was given before the snapshot."""
@@ -221,7 +267,7 @@ class ReadShards(Stage):
 
     def _at_offset(self, shards: Iterator[Shard], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
         """Return the samples after the saved one, once it has been read again and compared."""
-        opened = _check_first_shard(saved, self.open_shards(shards), state.warned)
+        opened = _check_first_shard(saved, self._open_for_stream(shards, state, saved), state.warned)
         handler = self.reading.handler
         going = False
 
@@ -237,6 +283,8 @@ class ReadShards(Stage):
         url = str(first["url"])
         first["rising"] = saved.rises
         reading = replace(self.reading, handler=ask_handler)
+        if "reader" in first:
+            first["reader"].reading = reading
         samples = read_samples(chain([first], opened), reading, state.position, saved.start)
         sample = next(samples, None)
         if sample is None or state.position.shard != first.get("number", saved.start.shard):
@@ -331,6 +379,18 @@ class ReadShards(Stage):
         return f"tarfile_samples({self.reading.handler.__name__})"
 
 
+def note_stops(handler: Handler, stops: list[Exception]) -> Handler:
+    """Return a handler that asks another one, and takes note of the errors at which that chose to stop."""
+
+    def ask_handler(error: Exception) -> bool:
+        goes_on = handler(error)
+        if not goes_on:
+            stops.append(error)
+        return bool(goes_on)
+
+    return ask_handler
+
+
 def _number_shards(shards: Iterator[Shard]) -> Iterator[Shard]:
     """Number shards, so that those which cannot be opened, and are stepped over, still count."""
     for number, shard in enumerate(shards):
@@ -345,195 +405,6 @@ def _check_first_shard(saved: SavedPosition, shards: Iterator[Shard], warned: se
                 saved.check_url(str(shard["url"]))
                 saved.check_identity(shard, warned)
             except StateMismatch:
-                shard["stream"].close()
+                shard["reader" if "reader" in shard else "stream"].close()
                 raise
         yield shard
-
-
-class InterleavedShard:
-    """One open shard."""
-
-    def __init__(self, number: int, state: ReaderState) -> None:
-        self.number = number
-        self.state = state
-        self.samples: Iterator[Sample] | None = None  # None until it is opened, or again
-
-    def address(self) -> list[int] | None:
-        """Return the address of the sample given last, or None before the first."""
-        inner = self.state.address
-        return None if inner is None else [self.number, *inner[1:]]
-
-
-class OpenShardsState(StageState):
-    """Where a reader of several shards is.
-
-    Attributes:
-        slots: the open shards, in the order of their turns; None until the first ones are taken.
-        taken: number of shards taken from the list so far.
-        turn: index in ``slots`` of the shard that gives next.
-        last: address of the sample given last.
-    """
-
-    def __init__(self, run: Run | None = None) -> None:
-        self.run = run or Run()
-        self.slots: list[InterleavedShard] | None = None
-        self.taken = 0
-        self.turn = 0
-        self.last: InterleavedShard | None = None
-        self.before: list[int] | None = None  # the sample given last before a restored run
-
-    @property
-    def address(self) -> list[int] | None:
-        """Address of the sample given last."""
-        return self.before if self.last is None else self.last.address()
-
-    def snapshot(self) -> JsonValue:
-        """Return the open shards and whose turn it is, or None before the first."""
-        if self.slots is None:
-            return None
-        return {
-            "taken": self.taken,
-            "turn": self.turn,
-            "last": self.address,
-            "slots": [[slot.number, slot.state.snapshot()] for slot in self.slots],
-        }
-
-    def present_url(self) -> str:
-        """Return the url of the shard that gave the last sample."""
-        return "" if self.last is None else str(self.last.state.present_url())
-
-    def trace(self) -> JsonValue:
-        """Return how far each open shard has been read."""
-        slots = self.slots or []
-        return [self.taken, self.turn, [[slot.number, slot.state.trace()] for slot in slots]]
-
-    def restore(self, state: JsonValue, fetch: Fetch) -> None:
-        """Take up the open shards; they are opened at their addresses when it is their turn."""
-        if state is None:
-            return
-        parts = as_object(state)
-        self.taken, self.turn = as_int(parts["taken"]), as_int(parts["turn"])
-        last = parts["last"]
-        self.before = None if last is None else [as_int(part) for part in as_list(last)]
-        self.slots = []
-        for number, inner in map(as_pair, as_list(parts["slots"])):
-            reader_state = ReaderState(self.run)
-            reader_state.restore(inner, fetch)
-            self.slots.append(InterleavedShard(as_int(number), reader_state))
-
-
-class OpenShards(ReadShards):
-    """Reads ``count`` shards at once, a sample of each in turn.
-
-    Args:
-        reader: how one shard is read.
-        count: number of shards that are open, at least 1.
-
-    Raises:
-        UsageError: ``count`` below 1.
-
-    Flow: a sample of each open shard in turn; holds one chunk of 384 KB of each; resumes at a byte offset in each.
-    """
-
-    state_name = "OpenShards"
-
-    def __init__(self, reader: ReadShards, count: int) -> None:
-        if count < 1:
-            raise UsageError(f"open_shards={count!r}: at least one shard has to be open")
-        self.reader = reader
-        self.count = count
-        self.reading = reader.reading
-
-    def begin(self, run: Run) -> Any:
-        """Return a state that stands before the first shard."""
-        return OpenShardsState(run)
-
-    def for_stream(self, stream: StreamNumber) -> ReadShards:
-        """Return the reader of one stream: streams take turns as shards do, so all of them open ``count`` shards."""
-        count = -(-self.count // stream.of)
-        return self.reader if count == 1 else OpenShards(self.reader, count)
-
-    def open_shards(self, shards: Iterable[Shard]) -> Iterator[Shard]:
-        """Open shards as the reader does."""
-        return self.reader.open_shards(shards)
-
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Sample]:
-        """Yield a sample of each open shard in turn."""
-        stops: list[Exception] = []
-        reader = self._with_watch(stops)
-        shards = self._list_shards(upstream, state)
-        slots = state.slots
-        try:
-            for slot in slots:
-                if slot.samples is None:
-                    slot.samples = reader.flow(iter([next(shards)]), slot.state)
-            while slots:
-                slot = slots[state.turn]
-                sample = next(slot.samples, None)
-                if sample is not None:
-                    state.turn = (state.turn + 1) % len(slots)
-                    state.last = slot
-                    if self.reading.addresses and isinstance(sample, dict):
-                        # each reader has one shard, and counts it as the first
-                        sample["__address__"] = sample["__address__"]._replace(shard=slot.number)
-                    yield sample
-                elif stops:
-                    slots.clear()
-                else:
-                    self._replace(reader, shards, state)
-        finally:
-            for slot in slots:
-                close = getattr(slot.samples, "close", None)
-                if close is not None:
-                    close()
-
-    def _list_shards(self, upstream: Iterator[Shard], state: OpenShardsState) -> Iterator[Shard]:
-        """Yield the shards of the slots, then those that follow."""
-        if state.slots is None:
-            first = list(islice(upstream, self.count))
-            state.taken = len(first)
-            state.slots = [InterleavedShard(number, self.reader.begin(state.run)) for number in range(len(first))]
-            return _chain_slots(first, upstream)
-        wanted = {slot.number: None for slot in state.slots}
-        passed = enumerate(islice(upstream, state.taken))
-        found: dict[int, Shard] = {number: shard for number, shard in passed if number in wanted}
-        if len(found) < len(wanted):
-            raise StateMismatch("the snapshot was taken in a longer list of shards")
-        return _chain_slots([found[slot.number] for slot in state.slots], upstream)
-
-    def _replace(self, reader: ReadShards, shards: Iterator[Shard], state: OpenShardsState) -> None:
-        """Put the next shard of the list into the place of one that has ended."""
-        slots = state.slots or []
-        following = next(shards, None)
-        if following is None:
-            del slots[state.turn]
-            state.turn = state.turn % len(slots) if slots else 0
-            return
-        fresh = InterleavedShard(state.taken, self.reader.begin(state.run))
-        fresh.samples = reader.flow(iter([following]), fresh.state)
-        slots[state.turn] = fresh
-        state.taken += 1
-
-    def _with_watch(self, stops: list[Exception]) -> ReadShards:
-        """Return the reader with a handler that takes note where it chooses to stop: then all shards stop."""
-        reader = copy.copy(self.reader)
-        handler = self.reading.handler
-
-        def ask_handler(error: Exception) -> bool:
-            goes_on = handler(error)
-            if not goes_on:
-                stops.append(error)
-            return goes_on
-
-        reader.reading = replace(self.reading, handler=ask_handler)
-        return reader
-
-    def __repr__(self) -> str:
-        return f"{self.reader!r}, {self.count} shards open"
-
-
-def _chain_slots(first: list[Shard], rest: Iterator[Shard]) -> Iterator[Shard]:
-    first.reverse()
-    while first:
-        yield first.pop()
-    yield from rest

@@ -8,7 +8,7 @@ import webdataset as wds
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.errors import StateMismatch, UsageError
 from webdataset.stages.base import Run
-from webdataset.stages.read_shards import OpenShards
+from webdataset.stages.open_shards import OpenShards
 from webdataset.testing.stages import check_resume
 
 SIZES = (4, 7, 1, 3, 6)

@@ -31,7 +31,7 @@ CLASSES = {
     "stages.mix.RandomMix": "RandomMix",
     "stages.mix.RoundRobin": "RoundRobin",
     "stages.randomness.NumberDraws": "NumberDraws",
-    "stages.read_shards.OpenShards": "OpenShards",
+    "stages.open_shards.OpenShards": "OpenShards",
     "stages.read_shards.ReadShards": "ReadShards",
     "stages.record_readers.ReadRecords": "ReadRecords",
     "stages.sample_cache.Cached": "Cached",

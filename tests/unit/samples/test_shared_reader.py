@@ -1,0 +1,188 @@
+"""Shards that several streams share are opened once, read once, held within bounds, and closed."""
+
+import gc
+import os
+import random
+from collections import Counter
+
+import pytest
+
+import webdataset as wds
+from support.range_server import RangeServer
+from webdataset.samples import shared_reader
+from webdataset.samples.shared_reader import SharedReader, SharedReaders, StreamReader
+
+SAMPLES = 240
+EACH = 5_000
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three shards of 240 samples of 5 KB."""
+    for number in range(3):
+        with wds.TarWriter(str(tmp_path / f"s-{number}.tar")) as sink:
+            for index in range(SAMPLES):
+                sink.write({"__key__": f"{number}-{index:03d}", "bin": bytes(EACH), "cls": index})
+    return tmp_path
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """The most bytes that waited, beyond those of the list that was read last."""
+    most = [0]
+    plain = SharedReader.hand_out
+
+    def hand_out(self, asking):
+        before = self.held.bytes
+        plain(self, asking)
+        most[0] = max(most[0], min(before, self.held.bytes))
+
+    monkeypatch.setattr(SharedReader, "hand_out", hand_out)
+    return most
+
+
+def make(folder, shards=3):
+    """An elastic dataset of 24 streams."""
+    return wds.WebDataset(f"{folder}/s-{{0..{shards - 1}}}.tar", shardshuffle=False, seed=1).elastic(24)
+
+
+def count_bytes():
+    """How many bytes this process has read so far."""
+    with open("/proc/self/io", encoding="ascii") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("rchar"))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_each_byte_is_read_once(folder, shards):
+    """An epoch reads as many bytes as the shards have, not as many times as streams share them."""
+    size = sum((folder / f"s-{number}.tar").stat().st_size for number in range(shards))
+    dataset = make(folder, shards)
+    next(iter(dataset))  # what is imported late
+    before = count_bytes()
+    assert sum(1 for _ in dataset) == shards * SAMPLES
+    assert count_bytes() - before < size * 1.02 + 20_000
+
+
+def test_a_resumed_epoch_reads_the_rest_once(folder):
+    """Half of an epoch costs half of the bytes, and one more sample for each stream."""
+    size = sum((folder / f"s-{number}.tar").stat().st_size for number in range(3))
+    run = iter(make(folder))
+    keys = [next(run)["__key__"] for _ in range(3 * SAMPLES // 2)]
+    state = run.state_dict()
+    dataset = make(folder)
+    dataset.load_state_dict(state)
+    before = count_bytes()
+    keys += [sample["__key__"] for sample in dataset]
+    assert len(keys) == len(set(keys)) == 3 * SAMPLES
+    assert count_bytes() - before < size * 0.7
+
+
+def test_remote_shards_are_asked_for_once(folder):
+    """A server is asked for each shard by one stream of the process, not by all that share it."""
+    with RangeServer(folder) as server:
+        urls = [f"{server.root}/s-{number}.tar" for number in range(3)]
+        dataset = wds.WebDataset(urls, shardshuffle=False, seed=1).elastic(24)
+        assert sum(1 for _ in dataset) == 3 * SAMPLES
+        asked = Counter(request.path.rpartition("/")[2] for request in server.requests)
+    assert len(asked) == 3
+    assert max(asked.values()) <= 3, asked
+
+
+@pytest.mark.parametrize("limit", [1, 60_000, 400_000])
+def test_what_waits_is_bounded(folder, held, monkeypatch, limit):
+    """A stream that is asked for all its samples first leaves no more than the limit waiting for the others."""
+    monkeypatch.setenv("WDS_SHARED_BYTES", str(limit))
+    batched = wds.WebDataset(f"{folder}/s-0.tar", shardshuffle=False, seed=1).batched(30).elastic(24)
+    keys = [key for batch in batched for key in batch["__key__"]]
+    assert sorted(keys) == [f"0-{index:03d}" for index in range(SAMPLES)]
+    assert held[0] <= limit
+
+
+def test_all_bytes_that_wait_are_counted(folder):
+    """The sum of what waits is that of the queues, at each step and at the end."""
+    run = make(folder, 1).shuffle(40).elastic_run()
+    for step, _ in enumerate(run):
+        readers = run._started.readers
+        parts = [part for reader in readers._readers.values() for part in reader.parts.values()]
+        assert readers.held.bytes == sum(part.held_bytes for part in parts), step
+    assert readers.held.bytes == 0
+
+
+@pytest.mark.parametrize("steps", [1, 10, 100, 400, 3 * SAMPLES])
+@pytest.mark.parametrize("kind", ["plain", "bounded", "failing", "two passes"])
+def test_nothing_stays_open(folder, kind, steps):
+    """However a run ends, its shards are closed, without the collector's help."""
+    dataset = make(folder)
+    if kind == "bounded":
+        dataset = dataset.with_epoch(steps)
+    elif kind == "failing":
+        chance = random.Random(steps)
+        dataset = dataset.map(lambda sample: 1 / 0 if chance.random() < 0.01 else sample)
+    elif kind == "two passes":
+        dataset = dataset.repeat(2)
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        run = iter(dataset)
+        try:
+            for _ in range(steps):
+                next(run, None)
+        except wds.WebDatasetError:
+            pass
+        except ZeroDivisionError:
+            pass
+        dataset.close()
+        del run, dataset
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
+
+
+def test_a_shard_that_ends_is_closed_before_the_epoch_does(folder):
+    """With one shard long and others short, the short ones are closed as soon as their streams have them."""
+    for number in (1, 2):
+        with wds.TarWriter(str(folder / f"s-{number}.tar")) as sink:
+            sink.write({"__key__": f"{number}", "cls": 1})
+    run = make(folder).elastic_run()
+    for _ in range(100):
+        next(run)
+    readers = run._started.readers._readers.values()
+    assert sorted(reader.over for reader in readers) == [False, True, True]
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    names = [os.readlink(link) for link in links if os.path.islink(link)]
+    assert [name for name in names if name.startswith(str(folder))] == [str(folder / "s-0.tar")]
+    run.close()
+
+
+def test_a_replaced_shard_is_not_continued(folder, monkeypatch):
+    """A stream that reads on alone finds the sample that it gave last, or says that the shard was replaced."""
+    monkeypatch.setenv("WDS_SHARED_BYTES", "1000000")
+    run = make(folder, 1).elastic_run()
+    for _ in range(30):
+        next(run)
+    part = next(part for reader in run._started.readers._readers.values() for part in reader.parts.values())
+    with wds.TarWriter(str(folder / "new.tar")) as sink:
+        for index in range(SAMPLES):
+            sink.write({"__key__": f"new-{index:03d}", "bin": bytes(EACH), "cls": index})
+    os.replace(folder / "new.tar", folder / "s-0.tar")
+    part.let_go()
+    with pytest.raises(wds.WebDatasetError) as raised:
+        list(run)
+    assert type(raised.value).__name__ == "ShardChanged"
+
+
+def test_a_worker_with_one_stream_of_a_shard_shares_nothing(folder, monkeypatch):
+    """What is shared by streams of other workers is read alone, without a queue."""
+    monkeypatch.setattr(shared_reader.SharedReader, "__init__", lambda *_: pytest.fail("shared with nobody"))
+    place = wds.WorkerContext(0, 8, 0, 1)
+    dataset = wds.WebDataset(f"{folder}/s-{{0..2}}.tar", shardshuffle=False, seed=1).elastic(8)
+    assert sum(1 for _ in dataset.elastic_run(place)) == SAMPLES // 3
+
+
+def test_zero_shares_nothing(folder, monkeypatch):
+    """``WDS_SHARED_BYTES=0`` lets every stream read by itself."""
+    monkeypatch.setenv("WDS_SHARED_BYTES", "0")
+    monkeypatch.setattr(SharedReaders, "make_room", lambda *_: pytest.fail("nothing waits"))
+    monkeypatch.setattr(StreamReader, "take", lambda *_, **__: pytest.fail("nothing waits"))
+    assert sum(1 for _ in make(folder)) == 3 * SAMPLES
