@@ -274,12 +274,15 @@ class StreamCursor:
         """Close all streams."""
         for stream in self.streams.values():
             stream.close()
-        self.__del__()
+        self._close_readers()
+
+    def _close_readers(self) -> None:
+        if self.readers is not None:
+            self.readers.close()
 
     def __del__(self) -> None:
         # other parts of a run may be in cycles, and what is open is not to wait for the collector
-        if self.readers is not None:
-            self.readers.close()
+        self._close_readers()
 
 
 def _check_not_empty(plan: ElasticPlan) -> None:

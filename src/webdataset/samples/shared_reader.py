@@ -97,7 +97,8 @@ class SharedReaders:
 
     def _forget_before(self, epoch: int) -> None:
         """Forget readers of epochs that are long over."""
-        self._readers = {key: one for key, one in self._readers.items() if key[1] >= epoch or not one.released}
+        kept = [(key, one) for key, one in self._readers.items() if key[1] >= epoch or not (one.released or one.failed)]
+        self._readers = dict(kept)
 
     def leave(self, stream: int) -> None:
         """Hand out nothing to a stream any more: it has ended."""
@@ -155,7 +156,7 @@ class SharedReader:
     def claim(self, stream: int, shard: Shard, start: Address | None) -> "StreamReader | None":
         """Return what one stream reads; None where that was claimed, let go, or differs from what is read here."""
         part = self.parts.get(stream)
-        alike = all(shard.get(name) == value for name, value in self.shard.items() if name.startswith("__"))
+        alike = _stamps(shard) == _stamps(self.shard)  # what goes into every sample
         if part is None or part.claimed or part.alone or self.failed or not alike:
             return None
         if self.reader is None and not self._open(part, shard, start):
@@ -201,7 +202,7 @@ class SharedReader:
             self._fail()
             raise
         step, start = self.step, self._ordinal
-        each = (offsets[-1] - self._offset) // len(samples)
+        each = max(0, offsets[-1] - self._offset) // len(samples)
         self._ordinal += len(samples)
         self._offset = offsets[-1]
         rising = bool(getattr(self.reader, "rising", True))
@@ -247,6 +248,10 @@ class SharedReader:
                 iterator.close()
         if self.reader is not None:
             self.reader.close()
+
+
+def _stamps(shard: Shard) -> Shard:
+    return {name: value for name, value in shard.items() if name.startswith("__")}
 
 
 class StreamReader:
@@ -366,14 +371,12 @@ class StreamReader:
                 if samples[0].get("__key__") != self._key:
                     raise ShardChanged("another sample stands where one was read before: read the shard again")
                 del samples[0], offsets[0]
-            if stop is not None:
-                del samples[stop - self._next :], offsets[stop - self._next :]
             if samples:
                 self._note(samples, offsets)
                 yield samples, offsets
             del samples
-            if self._next == stop:
-                break
+            if stop is not None and self._next >= stop:
+                break  # what was read beyond is left out of what waits
         if stop is not None:
             if self._next < stop:
                 raise ShardChanged("the shard ends before a sample that was read before: read it again")

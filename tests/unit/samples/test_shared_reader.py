@@ -10,6 +10,9 @@ import pytest
 import webdataset as wds
 from support.range_server import RangeServer
 from webdataset.samples import shared_reader
+from webdataset.samples.address import Address
+from webdataset.samples.sample_reader import Reading
+from webdataset.samples.shard_opener import open_shards
 from webdataset.samples.shared_reader import SharedReader, SharedReaders, StreamReader
 
 SAMPLES = 240
@@ -153,6 +156,119 @@ def test_a_shard_that_ends_is_closed_before_the_epoch_does(folder):
     names = [os.readlink(link) for link in links if os.path.islink(link)]
     assert [name for name in names if name.startswith(str(folder))] == [str(folder / "s-0.tar")]
     run.close()
+
+
+class Shared:
+    """One shard of 240 samples, shared by three streams of four; the fourth is another worker's."""
+
+    def __init__(self, folder, limit=1 << 30):
+        self.readers = SharedReaders([0, 1, 2], limit)
+        self.reading = Reading()
+        self.url = str(folder / "s-0.tar")
+        self.opened = []
+
+    def open(self, shards):
+        for shard in open_shards(shards):
+            self.opened.append(shard["stream"])
+            yield shard
+
+    def claim(self, stream, start=None, epoch=0, **stamp):
+        shard = {"url": self.url, "share": (stream, 4), "shared_by": range(4), **stamp}
+        return self.readers.claim(shard, self.reading, stream, epoch, self.open, start)
+
+
+@pytest.fixture
+def shared(folder):
+    """Shared readers, closed at the end."""
+    made = Shared(folder)
+    yield made
+    made.readers.close()
+
+
+def test_a_stream_comes_once(shared):
+    """What a stream reads is handed out to it once; to others, and of other epochs, separately; to strangers not."""
+    first = shared.claim(0)
+    assert first is not None
+    assert shared.claim(0) is None
+    assert shared.claim(3) is None, "the stream of another worker"
+    assert shared.claim(1, __note__="differs") is None
+    assert shared.claim(1).shared is first.shared
+    assert shared.claim(0, epoch=1).shared is not first.shared
+    assert len(shared.opened) == 2
+
+
+def test_nothing_waits_for_streams_that_left(shared):
+    """A stream that was closed, let go, or has ended gets nothing more; the shard is closed with the last one."""
+    first, second = shared.claim(0), shared.claim(1)
+    lists = first.lists()
+    next(lists)
+    third = first.shared.parts[2]
+    assert min(second.held_bytes, third.held_bytes) > 0
+    shared.readers.leave(2)
+    assert third.held_bytes == 0
+    second.close()
+    assert shared.readers.held.bytes == 0
+    next(lists)
+    next(lists)
+    assert shared.readers.held.bytes == second.held_bytes == third.held_bytes == 0
+    assert not shared.opened[0].closed
+    first.close()
+    assert shared.opened[0].closed
+    assert first.shared.released
+    assert shared.claim(2) is None
+
+
+def test_what_was_read_to_the_end_waits_for_those_that_come_late(shared):
+    """A shard is closed at its end; streams that come after that still get what was handed out to them."""
+    first = shared.claim(0)
+    assert sum(len(samples) for samples, _ in first.lists()) == SAMPLES // 4
+    assert shared.opened[0].closed
+    waiting = SAMPLES // 4 * 2 * (EACH + 2 * 512)  # of two streams
+    assert shared.readers.held.bytes == pytest.approx(waiting, rel=0.15)
+    first.close()
+    late = shared.claim(2)
+    keys = [sample["__key__"] for samples, _ in late.lists() for sample in samples]
+    assert keys == [f"0-{index:03d}" for index in range(2, SAMPLES, 4)]
+    assert len(shared.opened) == 1
+
+
+def test_a_stream_that_resumes_before_the_others_catches_up(folder, shared):
+    """The reader begins where the first comer stands; one that stands before that reads up to there alone."""
+    index = wds.index_shard(str(folder / "s-0.tar"))
+    start = lambda stream, ordinal: Address(0, ordinal, index.entries[stream + 4 * ordinal].offset)
+    ahead = shared.claim(0, start(0, 40))
+    behind, before = shared.claim(1, start(1, 3)), shared.claim(2, start(2, 45))
+    found = [
+        [sample["__key__"] for samples, _ in part.lists() for sample in samples] for part in (ahead, behind, before)
+    ]
+    wanted = [range(0 + 4 * 40, SAMPLES, 4), range(1 + 4 * 3, SAMPLES, 4), range(2 + 4 * 45, SAMPLES, 4)]
+    assert found == [[f"0-{number:03d}" for number in numbers] for numbers in wanted]
+    assert len(shared.opened) == 2, "one more for the stream that catches up"
+    assert shared.opened[1].closed
+
+
+def test_catching_up_ends_where_the_others_are(folder, shared):
+    """A stream that stands a few samples before the first comer reads a few more, and not the whole shard again."""
+    index = wds.index_shard(str(folder / "s-0.tar"))
+    ahead = shared.claim(0, Address(0, 2, index.entries[8].offset))
+    behind = shared.claim(1, Address(0, 0, index.entries[1].offset))
+    assert sum(len(samples) for samples, _ in ahead.lists()) == SAMPLES // 4 - 2
+    before = count_bytes()
+    assert sum(len(samples) for samples, _ in behind.lists()) == SAMPLES // 4
+    assert count_bytes() - before < SAMPLES * EACH // 2
+
+
+def test_readers_of_old_epochs_are_forgotten(folder, shared):
+    """A dataset that repeats without end keeps no reader of passes that are over, failed ones neither."""
+    for epoch in range(20):
+        shared.url = str(folder / ("s-0.tar" if epoch % 2 else "missing.tar"))
+        parts = [shared.claim(stream, epoch=epoch) for stream in range(3)]
+        assert (parts == [None] * 3) is (epoch % 2 == 0)
+        for part in parts:
+            if part is not None:
+                assert sum(len(samples) for samples, _ in part.lists()) == SAMPLES // 4
+                part.close()
+    assert len(shared.readers._readers) <= 3
 
 
 def test_a_replaced_shard_is_not_continued(folder, monkeypatch):
