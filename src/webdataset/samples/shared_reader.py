@@ -25,7 +25,7 @@ from webdataset.core.error_handlers import reraise_exception, with_location
 from webdataset.core.errors import ShardChanged
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample, Shard
-from webdataset.samples.sample_reader import Reading, take_share
+from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import SampleListReader
 
 ShardOpener: TypeAlias = Callable[[Iterable[Shard]], Iterator[Shard]]
@@ -150,6 +150,7 @@ class SharedReader:
         self._lists: Iterator[tuple[list[Sample], list[int]]] = iter(())
         self._ordinal = 0  # of the next sample
         self._offset = 0  # of the first header of the last sample that was read
+        self.start_offset = 0  # of the first sample that was read
         shared_by: range = shard[SHARED_BY]
         self.parts = {stream: StreamReader(self, shared_by.index(stream)) for stream in streams}
 
@@ -178,7 +179,8 @@ class SharedReader:
         if shard is None:
             self._fail()
         if start is not None:
-            self._ordinal, self._offset = part.first + start.ordinal * self.step, start.offset
+            self._ordinal = part.first + start.ordinal * self.step
+            self._offset = self.start_offset = start.offset
             for each in self.parts.values():
                 each.skip_to(self._ordinal)
         return shard is not None
@@ -326,7 +328,8 @@ class StreamReader:
         shared, queue = self.shared, self._queue
         if self._next < self._queued_from and not self.alone:
             # the shared reader began further on
-            yield from self._read_alone(self._queued_from)
+            yield from self._read_alone(shared.start_offset)
+            self._check_caught_up()
         while not self.alone:
             while queue:
                 samples, offsets, size, self._rising = queue.popleft()
@@ -357,16 +360,22 @@ class StreamReader:
         self._given = True
 
     def _read_alone(self, stop: int | None = None) -> Iterator[tuple[list[Sample], list[int]]]:
-        """Read on alone, up to a number of the stream's samples or to the end, with the stream's own handler."""
+        """Read on alone, up to the sample at an offset, be it of another stream, or to the end.
+
+        All that stands before that sample is read, so that the stream's own handler is asked about it.
+        """
         shared, start = self.shared, self._last
         self._own_shards = shared.open_shards([shared.shard])
         shard = next(self._own_shards)
         shard["rising"] = self._rising
         self._own = self.reading.reader(shard, start)
-        share = {"share": (self.first, shared.step)}
+        first = self.first if start is None else 0
         again = self._given  # the first sample that is read was given before
-        for samples, offsets in take_share(self._own.lists(), share, None if start is None else start.ordinal):
-            if again:
+        for everything, places in self._own.lists():
+            samples, offsets = everything[first :: shared.step], places[first :: shared.step]
+            first = (first - len(everything)) % shared.step
+            del everything
+            if again and samples:
                 again = False
                 if samples[0].get("__key__") != self._key:
                     raise ShardChanged("another sample stands where one was read before: read the shard again")
@@ -375,13 +384,15 @@ class StreamReader:
                 self._note(samples, offsets)
                 yield samples, offsets
             del samples
-            if stop is not None and self._next >= stop:
-                break  # what was read beyond is left out of what waits
-        if stop is not None:
-            if self._next < stop:
-                raise ShardChanged("the shard ends before a sample that was read before: read it again")
-            self._close_own()
-            self._own = None
+            if stop is not None and places[-1] >= stop:
+                return  # what was read beyond is left out of what waits
+
+    def _check_caught_up(self) -> None:
+        """Continue with what waits, after the samples before it."""
+        if self._next < self._queued_from:
+            raise ShardChanged("the shard ends before a sample that was read before: read it again")
+        self._close_own()
+        self._own = None
 
     @property
     def stream(self) -> Any:
