@@ -244,12 +244,26 @@ def test_every_way_of_reading(stage, tmp_path, monkeypatch, name, fault, way):
 @pytest.mark.parametrize("name", ["http", "s3"])
 def test_no_way_of_reading_mixes_two_objects(stage, tmp_path, monkeypatch, name, way, careless):
     """Replaced in the middle: an error, in every way of reading, whether or not the service heeds conditions."""
-    scheme = stage(name)
+    scheme, begun, replaced = stage(name), threading.Event(), threading.Event()
     if way not in WAYS:
         readings.starving(monkeypatch.setattr)
     read = WAYS.get(way, WAYS["streamed"])
     plan = of_shard([None] * (way in ("ranged", "indexed")) + [Fault("swapped", 2000 if way == "indexed" else AT)] * 2)
-    with scheme.broken(plan, KEY, swap=lambda: scheme.put(KEY, OTHER), careless=careless) as (_, target):
+
+    def in_order(method, path):
+        # further connections that are answered before the object is replaced would rightly give the old one
+        if way not in WAYS and begun.is_set():
+            replaced.wait(10)
+        fault = plan(method, path)
+        if fault is not None:
+            begun.set()
+        return fault
+
+    def swap():
+        scheme.put(KEY, OTHER)
+        replaced.set()
+
+    with scheme.broken(in_order, KEY, swap=swap, careless=careless) as (_, target):
         with pytest.raises(errors.ShardChanged) as caught:
             read(target, tmp_path)
     assert caught.value.url == target.url

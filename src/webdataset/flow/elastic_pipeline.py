@@ -5,6 +5,7 @@
 pipeline keeps which run is the present one, and a state to resume from.
 """
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -38,6 +39,51 @@ class CurrentRun:
 
 def _restore_current_run(state: Json, chosen: bool) -> CurrentRun:  # noqa: FBT001  what a pickle calls
     return CurrentRun(state, chosen=chosen)
+
+
+class RunPlanner:
+    """Makes the plans of one run of a pipeline.
+
+    The pipeline keeps its present run, and a run whose first plan is made keeps the pipeline no longer: the two are in
+    no cycle, so that what is open is closed as soon as both are dropped, and not when the collector comes.
+
+    Args:
+        pipeline: the pipeline.
+        place: whose streams to read; None is this process's own.
+        state: where to continue, or None.
+        continue_epochs: continue with the next epoch after that of a state.
+    """
+
+    def __init__(
+        self, pipeline: "ElasticMixin", place: WorkerContext | None, state: Json, *, continue_epochs: bool
+    ) -> None:
+        self._pipeline = weakref.ref(pipeline)
+        self._twin = pipeline  # all that it holds but for its present run; before the first plan, the pipeline itself
+        self._place, self._state, self._continue_epochs = place, state, continue_epochs
+
+    def prepare(self, loaded: Json) -> ElasticPlan:
+        """Return what the run reads that starts now.
+
+        Args:
+            loaded: a state that was loaded into the run, or None. Such a run is one epoch, as any iterator is.
+        """
+        pipeline = self._pipeline() or self._twin
+        if loaded is None:
+            plan = pipeline._prepare_plan(self._state, self._place, self._continue_epochs)  # noqa: SLF001  its other half
+        else:
+            plan = pipeline._prepare_plan(loaded, self._place, False)  # noqa: SLF001
+        if self._twin is pipeline:
+            self._twin = object.__new__(type(pipeline))
+            self._twin.__dict__.update(pipeline.__dict__, _present=CurrentRun())
+        return plan
+
+    def follow(self, plan: ElasticPlan) -> ElasticPlan:
+        """Return what the run reads where nothing is left of its epoch: the next one.
+
+        Args:
+            plan: of the epoch before.
+        """
+        return (self._pipeline() or self._twin)._following(plan, self._place)  # noqa: SLF001  its other half
 
 
 class ElasticMixin:
@@ -94,16 +140,8 @@ class ElasticMixin:
         """
         given = None if state is None else check_state(state)
         further = place is None if continue_epochs is None else continue_epochs
-
-        def prepare(loaded: Json) -> ElasticPlan:
-            # a run that loads a state itself is one epoch, as any iterator is
-            return (
-                self._prepare_plan(given, place, further)
-                if loaded is None
-                else self._prepare_plan(loaded, place, False)
-            )
-
-        return ElasticRun(prepare, place, lambda plan: self._following(plan, place))
+        planner = RunPlanner(self, place, given, continue_epochs=further)
+        return ElasticRun(planner.prepare, place, planner.follow)
 
     def __iter__(self) -> ElasticRun:
         """Return the run of this rank and worker; each is a new epoch."""
