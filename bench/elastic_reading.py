@@ -1,4 +1,4 @@
-"""What does elastic reading cost beside plain reading, where streams share shards? ``elastic_reading.py [--json]``.
+"""What does elastic reading cost beside plain reading, where streams share shards?
 
 36 000 samples of 2 KB and a class, in 3, 6, 25, 30 and 48 shards, are read raw by ``WebDataset(urls)`` and by
 ``.elastic(streams=24)``, in turns in one process; with and without the native core (each in a process of its own), and
@@ -17,8 +17,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
-SAMPLES = int(36_000 * float(os.environ.get("BENCH_SCALE", "1")))
+from harness import ROUNDS, SCALE, show
+
+SAMPLES = int(36_000 * SCALE)
 SHARDS = (3, 6, 25, 30, 48)
 VARIANTS = {
     "native core": {},
@@ -91,16 +92,20 @@ def main() -> None:
             command = [sys.executable, __file__, "--in", name]
             done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, check=True)
             found[variant] = json.loads(done.stdout)
-    if "--json" in sys.argv[1:]:
-        print(json.dumps(found))
-        return
-    for variant, rows in found.items():
-        print(f"{variant}; load {os.getloadavg()[0]:.1f}")
-        for row in rows:
-            print(
-                f"  {row['shards']:3} shards: plain {row['plain_us']:6.2f} us, elastic {row['elastic_us']:6.2f} us, "
-                f"ratio {row['ratio']:5.2f}, bytes {row['bytes']:.2f}"
-            )
+    for native, pure, alone in zip(*found.values(), strict=True):
+        show(
+            f"elastic {pure['shards']}",
+            plain_us=pure["plain_us"],
+            elastic_us=pure["elastic_us"],
+            ratio=pure["ratio"],
+            native_plain_us=native["plain_us"],
+            native_elastic_us=native["elastic_us"],
+            native_ratio=native["ratio"],
+            native_ratio_not_shared=alone["ratio"],
+            bytes=pure["bytes"],
+            bytes_not_shared=alone["bytes"],
+            load=round(os.getloadavg()[0], 1),
+        )
 
 
 if __name__ == "__main__":

@@ -25,11 +25,16 @@ class Library:
 
     Args:
         python: the interpreter that has it.
+        **settings: variables of its environment beside those of this process.
     """
 
-    def __init__(self, python: Path | str) -> None:
+    def __init__(self, python: Path | str, **settings: str) -> None:
         self.child = subprocess.Popen(
-            [str(python), str(HERE / "worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [str(python), str(HERE / "worker.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **settings},
         )
 
     def ask(self, job: str, **parameters: Any) -> dict[str, Any]:
@@ -57,9 +62,9 @@ class Library:
 
 
 @contextmanager
-def libraries() -> Iterator[tuple[Library, Library]]:
-    """Give (ours, webdataset 1.0.2)."""
-    ours, theirs = Library(sys.executable), Library(ORACLE)
+def libraries(*, native: bool = True) -> Iterator[tuple[Library, Library]]:
+    """Give (ours, webdataset 1.0.2); ours without its native core where ``native`` is False."""
+    ours, theirs = Library(sys.executable, WDS_NATIVE="1" if native else "0"), Library(ORACLE)
     try:
         yield ours, theirs
     finally:

@@ -16,7 +16,8 @@ HERE = Path(__file__).resolve().parent
 KEPT = HERE / "out" / "last.json"
 PLOT = HERE.parent / "docs" / "bench.svg"
 SCRIPTS = (
-    "raw", "limit", "chain", "writing", "importing", "stage", "first_sample", "random_access", "storage", "loader",
+    "raw", "limit", "chain", "elastic_reading", "writing", "importing", "stage", "first_sample", "opening",
+    "random_access", "storage", "loader",
 )  # fmt: skip
 
 
@@ -43,8 +44,10 @@ class Row(NamedTuple):
         """Write a figure in this row's unit."""
         if number is None:
             return "-"
-        if self.figure == "ours_ms":
-            return f"{number:.0f} ms"
+        if self.figure.endswith("_ms"):
+            return f"{number:.3g} ms"
+        if self.figure.endswith("_bytes"):
+            return f"{number:,.0f} bytes"
         if self.figure.startswith(("share", "cpu_of")) or self.question.startswith("limit") or self.figure == "size":
             return f"{number:.0%}"
         return f"{number:.3g}x"
@@ -60,16 +63,37 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("raw iteration W2, small samples", "raw W2", "ratio", 8, 12),
+    Row("raw iteration W2, small samples", "raw W2", "ratio", 40, 60),
+    Row("the same without the native core", "raw W2 pure", "ratio", 14, 16),
     Row("raw iteration W2 as 1.0.2 writes it (PAX)", "raw W2p", "ratio", None, None),
-    Row("raw iteration W1, 80 KB JPEGs", "raw W1", "ratio", 5, 7),
+    Row("raw iteration W1, 80 KB JPEGs", "raw W1", "ratio", 8, 10),
     Row("raw iteration W3, 5 MB members", "raw W3", "ratio", 2.5, 2.8),
-    Row("raw iteration W4, gzip", "raw W4", "ratio", 8, 15),
+    Row("raw iteration W4, gzip", "raw W4", "ratio", 28, 36),
     Row("share of the readinto limit W1", "limit W1", "ratio", 0.40, 0.55),
     Row("share of the readinto limit W3", "limit W3", "ratio", 0.85, 0.95),
     Row("share of reading into new bytes W1", "limit W1", "share_of_bytes", None, None),
     Row("share of reading into new bytes W3", "limit W3", "share_of_bytes", None, None),
-    Row("W2 shuffle + decode + to_tuple + batched(64)", "chain W2", "ratio", 6, 10),
+    Row("W2 shuffle + decode + to_tuple + batched(64)", "chain W2", "ratio", 20, 30),
+    Row("the same without the native core", "chain W2 pure", "ratio", 10, 12),
+    *(
+        Row(f"elastic, 24 streams over {shards} shards, plain reading being 1", f"elastic {shards}", "ratio", *asked)
+        for shards, asked in {
+            3: (1.25, 1.2, True),
+            6: (1.3, 1.2, True),
+            25: (1.6, 1.2, True),
+            30: (1.5, 1.2, True),
+            48: (1.5, 1.2, True),
+        }.items()
+    ),
+    Row("both with the native core, 25 shards", "elastic 25", "native_ratio", 1.6, 1.2, smaller=True),
+    Row(
+        "bytes read over 25 shards, those of the shards being 1",
+        "elastic 25",
+        "bytes",
+        1.05,
+        1,
+        smaller=True,
+    ),
     Row("writing W2", "write W2", "ratio", 10, 18),
     Row("writing W1", "write W1", "ratio", 3, 4.5),
     Row("size of a W2 shard against 1.0.2's", "write W2", "size", 0.52, 0.52, smaller=True),
@@ -77,6 +101,21 @@ ROWS = (
     Row("import and look up WebDataset", "import with names", "ours_ms", None, None, smaller=True),
     Row("one more stage against a bare generator", "stage", "ratio", 1.5, 1.2, smaller=True),
     Row("time to the first sample W2", "first sample W2", "ratio", None, None),
+    Row(
+        "a shard of ten samples, a bare open and read being 1",
+        "opening small shards",
+        "to_bare",
+        7,
+        5,
+        smaller=True,
+    ),
+    Row("a shard of ten samples", "opening small shards", "ratio", None, None),
+    Row("a dataset of a million shards is made in", "opening a million", "made_ms", 50, 10, smaller=True),
+    Row("its first sample, in order", "opening a million", "first_ms", 5, 5, smaller=True),
+    Row("its first sample, elastic", "opening a million", "elastic_first_ms", 5, 5, smaller=True),
+    Row("its first state", "opening a million", "state_ms", None, None),
+    Row("its memory", "opening a million", "memory_bytes", 20_000_000, 1_000_000, smaller=True),
+    Row("its list of shards as a pickle", "opening a million", "pickle_bytes", 1024, 1024, smaller=True),
     Row("samples by number at random W2, share of bare reads", "access W2 random", "share_of_reads", None, None),
     Row("bytes over HTTP against a curl pipe, wall time", "http", "ratio", 1, 1.5),
     Row("its CPU, as a part of the curl pipe's", "http", "cpu_of_curl", 1 / 3, 1 / 4, smaller=True),

@@ -135,10 +135,11 @@ def find_counts(source: Any, counts: str | None, *, count: bool) -> dict[str, in
     from webdataset.flow.run import expand_stages  # noqa: PLC0415
     from webdataset.index.lookup import sample_counts  # noqa: PLC0415
     from webdataset.loading.states import plan_delivery  # noqa: PLC0415
+    from webdataset.shards.lazy_urls import LazyUrls  # noqa: PLC0415
 
     stages = expand_stages(plan_delivery(source).dataset.pipeline)
     urls = getattr(stages[0], "urls", None)
-    if not isinstance(urls, list | tuple) or not urls:
+    if not isinstance(urls, list | tuple | LazyUrls) or not urls:
         return None
     reading = next((stage.reading for stage in stages if hasattr(stage, "reading")), None)
     if counts is not None or count:

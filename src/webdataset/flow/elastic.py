@@ -48,7 +48,7 @@ class ElasticPlan:
         streams: how many virtual streams it has.
         bounds: how long it runs, all streams together.
         run: seed and epoch.
-        description: what a state must agree with.
+        describe: returns what a state must agree with.
         functions: names of the stages, and digests of what a user gave them; another one in a state is warned of.
         state: where to continue, or None for the start of the epoch.
         continue_epochs: after the last item of the state's epoch comes the next epoch.
@@ -58,7 +58,7 @@ class ElasticPlan:
     streams: int
     bounds: Bounds
     run: Run
-    description: dict[str, Any]
+    describe: Callable[[], dict[str, Any]]
     functions: list[list[Any]]
     state: Json = None
     continue_epochs: bool = False
@@ -71,7 +71,7 @@ class ElasticPlan:
             "seed": self.run.seed,
             "epoch": self.run.epoch,
             "streams": self.streams,
-            "description": self.description,
+            "description": self.describe(),
             "functions": self.functions,
             "received": 0,
             "memories": {},
@@ -95,7 +95,7 @@ def make_plan(  # noqa: PLR0917  one value each
     streams: int,
     bounds: Bounds,
     run: Run,
-    described: dict[str, Any],
+    describe: Callable[[], dict[str, Any]],
     functions: list[list[Any]],
     state: Json,
 ) -> ElasticPlan:
@@ -106,14 +106,14 @@ def make_plan(  # noqa: PLR0917  one value each
         streams: how many it has.
         bounds: how long it runs.
         run: seed and epoch.
-        described: the dataset's description.
+        describe: returns the dataset's description.
         functions: names of its stages, and digests of what a user gave them.
         state: where to continue, or None.
 
     Raises:
         StateMismatch: the state belongs to another dataset.
     """
-    plan = ElasticPlan(stages, streams, bounds, run, described, functions, state)
+    plan = ElasticPlan(stages, streams, bounds, run, describe, functions, state)
     if state is not None:
         check_same_dataset(check_state(state), plan.header())
     return plan

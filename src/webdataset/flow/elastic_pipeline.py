@@ -16,7 +16,7 @@ from webdataset.flow import stream_stages  # noqa: F401  loaded here, before wor
 from webdataset.flow.elastic import ElasticPlan, ElasticRun, make_plan
 from webdataset.flow.elastic_state import check_same_dataset, check_state, warn_other_functions
 from webdataset.flow.epochs import EpochCounter, choose_seeds
-from webdataset.flow.fingerprint import describe_functions, fingerprint
+from webdataset.flow.fingerprint import defer_description, describe_functions
 from webdataset.flow.pipeline import DataPipeline, add_length_method, find_plain_class
 from webdataset.flow.run import STREAMS, Bounds
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
@@ -184,9 +184,9 @@ class ElasticMixin:
         self, run: Run, state: Json, place: WorkerContext | None = None, *, given: bool = True
     ) -> ElasticPlan:
         bounds = self._stream_limits(self.streams, place)
-        described = fingerprint(self.pipeline, bounds)
+        describe = defer_description(self.pipeline, bounds)
         functions = describe_functions(self.pipeline)
-        plan = make_plan(self._entries(run), self.streams, bounds, run, described, functions, state)
+        plan = make_plan(self._entries(run), self.streams, bounds, run, describe, functions, state)
         if state is not None and self.seed is not None:
             check_same_dataset(state, {**plan.header(), "seed": self.seed})
         if state is not None and given:

@@ -11,13 +11,14 @@ an unknown object (it may hold secrets, or an address in memory), and never show
 import functools
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from webdataset.core import settings
 from webdataset.core.redaction import redact
 from webdataset.flow.run import ENDLESS, expand_stages, item_bound
 from webdataset.samples.sample_reader import Reading
+from webdataset.shards.lazy_urls import LazyUrls
 from webdataset.shards.lists import ShardList
 from webdataset.stages.base import FilterFunction, Stage
 from webdataset.stages.mix import Mixture
@@ -95,7 +96,7 @@ def _is_own(called: object) -> bool:
     return str(getattr(called, "__module__", "")).partition(".")[0] == "webdataset"
 
 
-def format_urls(found: list[Any]) -> str:
+def format_urls(found: Sequence[Any]) -> str:
     """Return how many urls there are, and the first and the last of them."""
     count = f"{len(found)} shard{'' if len(found) == 1 else 's'}"
     named = [redact(str(url)) for url in (found[:1] if len(found) < 2 else [found[0], found[-1]])]
@@ -241,7 +242,7 @@ def _describe_source(source: object) -> list[str]:
     """Describe what stands first."""
     if isinstance(source, ShardList):
         given = getattr(source, "urls", None)
-        listed = format_urls(given) if isinstance(given, list) else "shards"
+        listed = format_urls(given) if isinstance(given, list | LazyUrls) else "shards"
         return [
             f"{type(source).__name__}: {listed}",
             *_format_options(source, "seed", "deterministic", "nshards", "mode"),

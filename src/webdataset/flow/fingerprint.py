@@ -15,13 +15,15 @@ Reads nothing, never calls the function, never shows a url or what a function ho
 import functools
 import hashlib
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from webdataset.caching.names import object_key
 from webdataset.flow.run import ENDLESS, Bounds, expand_stages, item_bound
 from webdataset.flow.stage_runner import stage_name
 from webdataset.samples.sample_reader import Reading
+from webdataset.shards.lazy_urls import BraceText, LazyUrls
 from webdataset.shards.lists import ShardList
 from webdataset.stages.base import FilterFunction, Stage
 
@@ -187,6 +189,7 @@ def _format_operator(step: "dis.Instruction") -> Iterable[str]:
 
 _NUMBERS = (bool, int, float, type(None))
 _TEXTS = (*_NUMBERS, str)
+_URLS_AT_ONCE = 4096
 _CHANGING = ("epoch",)  # of shard lists: changes from pass to pass
 
 
@@ -207,6 +210,18 @@ def fingerprint(stages: Sequence[object], bounds: Bounds) -> dict[str, Any]:
         "passes": _finite_passes(bounds.passes),
         "items": bounds.items,
     }
+
+
+def defer_description(stages: Sequence[object], bounds: Bounds) -> Callable[[], dict[str, Any]]:
+    """Return what returns the description of a dataset, made once.
+
+    It is made now, but for very many urls of braces: these do not change, and the first sample need not wait until all
+    of them have been read.
+    """
+    describe = functools.cache(functools.partial(fingerprint, list(stages), bounds))
+    if LazyUrls not in {type(getattr(stage, "urls", None)) for stage in stages}:
+        describe()
+    return describe
 
 
 def describe_functions(stages: Sequence[object]) -> list[list[Any]]:
@@ -240,11 +255,21 @@ def _collect_user_values(stage: object) -> object:
 def _hash_urls(digest: "hashlib.blake2b", part: object) -> int:
     """Hash the urls of one list of shards, and how many they are; return that."""
     urls = _find_urls(part)
-    for url in urls:
-        digest.update(object_key(str(url)).encode("utf-8", "surrogateescape") + b"\0")
+    keys = _name_objects(urls)
+    while some := list(islice(keys, _URLS_AT_ONCE)):
+        digest.update("\0".join(some).encode("utf-8", "surrogateescape") + b"\0")
     if urls:
         digest.update(b"%d\0" % len(urls))
     return len(urls)
+
+
+def _name_objects(urls: Sequence[Any]) -> Iterator[str]:
+    """Yield each url without what changes while the object stays the same."""
+    if not isinstance(urls, LazyUrls):
+        yield from map(object_key, map(str, urls))
+        return
+    for part in urls.parts:
+        yield from part if isinstance(part, BraceText) and part.is_plain else map(object_key, part)
 
 
 def _finite_passes(passes: int) -> int | None:
@@ -289,7 +314,7 @@ def _find_urls(part: object) -> Sequence[Any]:
     urls = getattr(part, "urls", None)
     if urls is None:
         urls = getattr(getattr(part, "source", None), "urls", None)
-    return urls if isinstance(urls, list | tuple) else ()
+    return urls if isinstance(urls, list | tuple | LazyUrls) else ()
 
 
 def _select_attributes(part: object, kinds: tuple[type, ...]) -> dict[str, Any]:

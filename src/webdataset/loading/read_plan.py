@@ -17,6 +17,7 @@ from webdataset.core.errors import UsageError
 from webdataset.flow.elastic_pipeline import ElasticMixin
 from webdataset.flow.run import expand_stages
 from webdataset.loading.states import iterate_in_place, plan_delivery
+from webdataset.shards.lazy_urls import LazyUrls
 from webdataset.shards.lists import ResampledShards
 from webdataset.stages.read_shards import ReadShards
 from webdataset.storage.random_access import local_path
@@ -168,7 +169,7 @@ def _sum_counts(urls: Sequence[str], counts: Mapping[str, int]) -> int | None:
 
 def _list_urls(source: Any, plans: Sequence[WorkerPlan]) -> list[str]:
     urls = getattr(source, "urls", None)
-    if isinstance(urls, list | tuple):
+    if isinstance(urls, list | tuple | LazyUrls):
         return [str(url) for url in urls]
     return list(dict.fromkeys(shard.url for plan in plans for shard in plan.shards))
 

@@ -8,8 +8,8 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from webdataset.core import settings
@@ -17,6 +17,7 @@ from webdataset.core.errors import NotFound, UsageError
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
+from webdataset.shards.lazy_urls import LAZY_FROM, BraceText, LazyUrls
 from webdataset.storage.open_url import is_local, rewrite_url
 from webdataset.storage.streams import path_of
 
@@ -27,6 +28,8 @@ _LISTS = re.compile(r"\[[^][/]*,[^][/]*\]")
 _BRACES = re.compile(r"[{}\\]")
 _BRACE_TOKENS = re.compile(r"\\.|\{(?P<first>-?\d+|[A-Za-z])\.\.(?P<last>-?\d+|[A-Za-z])(?:\.\.-?\d+)?\}|[{},]")
 _IPV6 = re.compile(r"://(?:[^/\s@]*@)?\[[0-9A-Fa-f:.]+(?:%[\w.]+)?\](?=[:/])")
+# some of the names may end with a slash
+_PERHAPS_FOLDERS = re.compile(r"[,{/][,}]|/$")
 _MOST_DIGITS = 18
 _MOST_NESTED = 100
 _ROUNDS = 10
@@ -62,7 +65,39 @@ def expand_urls(urls: object, *, storage_options: object = None) -> list[Any]:
         return [urls]
     if isinstance(urls, bytes) or not isinstance(urls, Iterable):
         raise UsageError(f"urls are a str, a Path, or an iterable of them, not {type(urls).__name__}")
-    return [_verbatim(url) for url in urls]
+    return [url if type(url) is str else _verbatim(url) for url in urls]
+
+
+def expand_to_sequence(urls: object, *, storage_options: object = None) -> Sequence[Any]:
+    """Return what :func:`expand_urls` returns; where braces stand for very many urls, they are made when asked for.
+
+    Args:
+        urls: as there.
+        storage_options: as there.
+
+    Raises:
+        UsageError: as there.
+        SourceError: as there.
+    """
+    if not isinstance(urls, str | os.PathLike):
+        return expand_urls(urls)
+    parts: list[BraceText | list[str]] = []
+    for part in split_urls(urls) if isinstance(urls, str) else [os.fsdecode(urls)]:
+        text = substitute_environment(part) if isinstance(urls, str) else part
+        parts.append(_find_many(text) or _expand_text(text, storage_options))
+    return LazyUrls(parts) if BraceText in map(type, parts) else list(chain.from_iterable(parts))
+
+
+def _find_many(text: str) -> BraceText | None:
+    """Return the very many urls of a text with braces; None where they are fewer, or the text says more than that."""
+    if not _BRACES.search(text) or _WILD.search(text) or _PERHAPS_FOLDERS.search(text):
+        return None
+    if not LAZY_FROM <= _count_names(text, MOST_NAMES) <= MOST_NAMES or os.path.lexists(text):
+        return None
+    try:
+        return BraceText(text)
+    except ValueError:
+        return None
 
 
 def split_urls(text: str) -> list[str]:

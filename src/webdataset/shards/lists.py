@@ -9,7 +9,7 @@ reproducible. Lists with a name log each time that they begin again.
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from webdataset.core import settings
@@ -18,7 +18,7 @@ from webdataset.core.errors import NoShards, UsageError
 from webdataset.core.logs import log
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import hash_seed, random_seed
-from webdataset.shards.expand import expand_source, expand_urls
+from webdataset.shards.expand import expand_source, expand_to_sequence
 from webdataset.storage.open_url import load_openers
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class SimpleShardList(ShardList):
     """
 
     def __init__(self, urls: object, seed: int | None = None, *, storage_options: object = None) -> None:
-        self.urls = expand_urls(urls, storage_options=storage_options)
+        self.urls = expand_to_sequence(urls, storage_options=storage_options)
         if not self.urls:
             raise NoShards(
                 f"an empty list of shards: {urls!r} gives no urls; is the list, the wildcard or the folder right?"
@@ -154,9 +154,9 @@ class SimpleShardList(ShardList):
 
     def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:  # noqa: ARG002
         """Yield each shard once."""
-        urls = self.urls
+        urls: Iterable[Any] = self.urls
         if self.seed is not None:
-            urls = urls.copy()
+            urls = list(urls)
             random.Random(self.seed).shuffle(urls)  # noqa: S311  shuffling, not cryptography
         for url in urls:
             yield {"url": url}
@@ -208,7 +208,11 @@ class ResampledShards(ShardList):
             seed, worker_seed = None, seed if callable(seed) else None
         if worker_seed is not None and not callable(worker_seed):
             raise UsageError(f"worker_seed is a function that returns a number, not {worker_seed!r}")
-        self.urls = expand_source(urls, int(max_urls), storage_options=storage_options)
+        self.urls: Sequence[Any] = (
+            expand_to_sequence(urls, storage_options=storage_options)
+            if isinstance(urls, str)
+            else expand_source(urls, int(max_urls), storage_options=storage_options)
+        )
         if empty_check and not self.urls:
             raise NoShards(f"no shards to draw from: {urls!r} gives no urls")
         load_openers(self.urls)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import IterableDataset, is_instance_by_name
+from webdataset.shards.lazy_urls import LazyUrls
 from webdataset.shards.lists import ResampledShards, ShardList, SimpleShardList
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class ShardSource:
     def count(self) -> int | None:
         """The number of shards, or None where it is not known."""
         urls = getattr(self.shards, "urls", None)
-        return len(urls) if isinstance(urls, list) else None
+        return len(urls) if isinstance(urls, list | LazyUrls) else None
 
 
 @dataclass(frozen=True)

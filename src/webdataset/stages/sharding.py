@@ -21,6 +21,7 @@ from typing import Any
 from webdataset.core.distributed import WorkerContext, worker_context
 from webdataset.core.errors import FlowError, StaleIndex
 from webdataset.core.logs import log
+from webdataset.shards.lazy_urls import LazyUrls
 from webdataset.stages.base import Item, Run, Stage, StageState
 from webdataset.stages.select import Slice, SliceState
 
@@ -152,7 +153,7 @@ def cut_pieces(
 def list_pass_urls(source: object) -> Iterable[str] | None:
     """Return the urls of a source that gives each of them in a pass, or None."""
     urls = getattr(source, "urls", None)
-    return urls if isinstance(urls, list | tuple) and not hasattr(source, "nshards") else None
+    return urls if isinstance(urls, list | tuple | LazyUrls) and not hasattr(source, "nshards") else None
 
 
 def _worker_share(*, ranks: bool, workers: bool) -> tuple[int, int]:

@@ -85,6 +85,9 @@ def parse_checksum(field: bytes) -> int | None:
     return int(text, 8) if text and _OCTAL.issuperset(text) else None
 
 
+_ASCII = bytes(range(128))
+
+
 def is_checksum_right(block: bytes) -> bool:
     """Tell whether a header's checksum is right, summing bytes unsigned or (as early writers did) signed."""
     stored = parse_checksum(block[148:156])
@@ -92,7 +95,7 @@ def is_checksum_right(block: bytes) -> bool:
         return False
     rest = block[:148] + block[156:]
     unsigned = sum(rest) + 8 * 32
-    return stored in (unsigned, unsigned - 256 * sum(byte > 127 for byte in rest))
+    return stored == unsigned or stored == unsigned - 256 * len(rest.translate(None, _ASCII))
 
 
 _CONTENTS = {
