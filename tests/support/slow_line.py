@@ -4,7 +4,7 @@ The line runs in a process of its own, so that it takes nothing from the interpr
 knows nothing of what they mean. As on a long way, what is asked arrives late, connections share no bound, and an idle
 one saves nothing up.
 
-``python -m support.slow_line HOST PORT SECONDS BYTES_PER_SECOND`` prints the port, and ends with its input.
+``slow_line.py HOST PORT SECONDS BYTES_PER_SECOND`` prints the port, and ends with its input.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def slow_line(host: str, port: int, *, latency_seconds: float, bytes_per_second:
     Yields:
         ``http://127.0.0.1:port``.
     """
-    words = [sys.executable, "-m", __name__, host, str(port), str(latency_seconds), str(bytes_per_second)]
+    words = [sys.executable, __file__, host, str(port), str(latency_seconds), str(bytes_per_second)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:  # noqa: S603  our own
         if child.stdin is None or child.stdout is None:
             raise OSError("the line has no pipes")
