@@ -11,6 +11,8 @@ from itertools import accumulate, chain, product
 from math import prod
 from typing import Any, Final, SupportsIndex, overload
 
+from webdataset.core.redaction import redact
+
 LAZY_FROM: Final = 10_000
 """From so many urls on they are made when they are asked for; fewer are a list."""
 
@@ -117,7 +119,7 @@ class LazyUrls(Sequence[str]):
         return LazyUrls, (self.parts,)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} urls: {self[0]} … {self[-1]}>"
+        return f"<{len(self)} urls: {redact(self[0])} … {redact(self[-1])}>"
 
     def __len__(self) -> int:
         return self._ends[-1]

@@ -73,6 +73,7 @@ def test_as_a_sequence():
     assert urls[-1] == urls[999_999] == "s3://bucket/train-999999.tar"
     assert urls[5:8] == [f"s3://bucket/train-{number:06}.tar" for number in (5, 6, 7)]
     assert repr(urls) == "<1000000 urls: s3://bucket/train-000000.tar … s3://bucket/train-999999.tar>"
+    assert "secret" not in repr(expand_to_sequence("https://me:secret@host/{000000..999999}.tar"))
     for out in (1_000_000, -1_000_001):
         with pytest.raises(IndexError):
             urls[out]
