@@ -377,6 +377,33 @@ def test_create_and_read_back(here):
     assert subprocess.run(["diff", "-r", "in", "out"], cwd=here, check=False).returncode == 0
 
 
+def test_create_tells_what_it_leaves_out(here):
+    """Hidden files and those without an extension make no samples, and are named."""
+    for name in ("a.txt", ".b.txt", "README", "sub/c.txt", "sub/.d.txt"):
+        (here / "files" / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / "files" / name).write_text("x")
+    done = run_wds("create", "-o", "made.tar", "files", cwd=here)
+    assert b"warning: files: left out 3 files of no sample: .b.txt, README, sub/.d.txt\n" in done.stderr
+    assert run_wds("ls", "made.tar", cwd=here).stdout == b"a\ttxt\nsub/c\ttxt\n"
+
+
+def test_folders_that_are_links_are_read(here):
+    """Classes are often links to folders elsewhere; a link to a folder that it stands in is not followed."""
+    for name in ("store/cat/1.txt", "files/dog/2.txt", "shards/own/a.tar"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text("x")
+    (here / "store" / "cat" / "again").symlink_to(here / "files", target_is_directory=True)
+    (here / "files" / "cat").symlink_to(here / "store" / "cat", target_is_directory=True)
+    (here / "files" / "dog" / "up").symlink_to("..", target_is_directory=True)
+    done = run_wds("create", "-o", "made.tar", "files", cwd=here)
+    assert run_wds("ls", "made.tar", cwd=here).stdout == b"cat/1\ttxt\ndog/2\ttxt\n", done.stderr
+    (here / "linked").symlink_to(here / "shards", target_is_directory=True)
+    (here / "all").mkdir()
+    (here / "all" / "more").symlink_to(here / "linked" / "own", target_is_directory=True)
+    (here / "shards" / "own" / "a.tar").write_bytes((here / "made.tar").read_bytes())
+    assert run_wds("ls", "all", cwd=here).stdout == b"cat/1\ttxt\ndog/2\ttxt\n"
+
+
 def test_create_from_a_pipe(here):
     """The recipe of the help text: names by find and awk."""
     script = """find . -name 's-*.tar' | sort | awk '{printf "%06d.bin %s\\n", NR, $0}' | wds create -o all.tar -"""

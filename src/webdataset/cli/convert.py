@@ -15,11 +15,12 @@ from webdataset.cli.outputs import (
     on_error_option,
     read_inputs,
     shard_output_options,
+    tell_loose_files,
 )
 from webdataset.core.errors import UsageError, WebDatasetError
 from webdataset.reshaping.conversion import SOURCES, TARGETS, Conversion, choose_kind, choose_source_kind
 from webdataset.reshaping.field_values import Failed, RowConverter
-from webdataset.reshaping.folders import FolderWriter, find_loose_files
+from webdataset.reshaping.folders import FolderWriter
 from webdataset.reshaping.selection import Selection
 from webdataset.reshaping.table_writing import (
     INFER_SAMPLES,
@@ -178,12 +179,7 @@ def _select(
 def _tell_left_out(rules: RowConverter, folders: Iterable[str]) -> None:
     if rules.left_out:
         console.say(f"warning: left out columns whose names are the samples' own: {', '.join(sorted(rules.left_out))}")
-    for folder in folders:
-        loose = find_loose_files(folder)
-        if loose:
-            named = ", ".join(map(console.escape_name, loose[:3]))
-            more = ", ..." if len(loose) > 3 else ""
-            console.say(f"warning: {folder}: left out {len(loose)} files of no sample: {named}{more}")
+    tell_loose_files(folders)
 
 
 def _report(output: ShardOutputs, name: str, count: int) -> None:

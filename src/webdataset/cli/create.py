@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import click
 
-from webdataset.cli.outputs import WRITTEN, ShardOutputs, shard_output_options
-from webdataset.reshaping.creation import check_sources, create_samples
+from webdataset.cli.outputs import WRITTEN, ShardOutputs, shard_output_options, tell_loose_files
+from webdataset.reshaping.creation import check_sources, choose_kind, create_samples
 
 SCHEMAS: Final[dict[str, object]] = {"create": WRITTEN}
 
@@ -37,3 +37,4 @@ def create_command(sources: tuple[str, ...], *, output: ShardOutputs, kind: Any,
     """
     check_sources(sources)
     output.write(chain.from_iterable(create_samples(source, kind, base=base) for source in sources), "writing")
+    tell_loose_files(source for source in sources if (kind or choose_kind(source)) == "folder")

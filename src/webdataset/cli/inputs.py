@@ -124,12 +124,14 @@ def _list_directory(name: str) -> list[str]:
 
     Raises:
         NoShards: there are none.
+        SourceError: a folder in it cannot be listed.
     """
+    from webdataset.shards.expand import walk_folder  # noqa: PLC0415  loaded when there is something to expand
+
     found = [
         str(Path(folder, file))
-        for folder, folders, files in os.walk(name)
-        if folders.sort() is None
-        for file in sorted(files)
+        for folder, files in walk_folder(name)
+        for file in files
         if file.lower().endswith(ENDINGS) and not file.startswith(".")
     ]
     if not found:

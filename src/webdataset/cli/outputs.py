@@ -218,10 +218,27 @@ def read_inputs(inputs: "Inputs", **rules: Any) -> "Iterator[RawSample]":
     for url in inputs:
         samples = RawSamples(url, inputs.reading(**rules))
         yield from samples
-        if samples.loose_count:
-            named = ", ".join(map(console.escape_name, samples.loose))
-            more = ", ..." if samples.loose_count > len(samples.loose) else ""
-            console.say(f"warning: {url}: left out {samples.loose_count} files of no sample: {named}{more}")
+        _warn_of_loose(url, samples.loose_count, samples.loose)
+
+
+def tell_loose_files(folders: Iterable[str]) -> None:
+    """Say which files of folders belong to no sample: hidden ones, and those without an extension.
+
+    Args:
+        folders: their paths.
+    """
+    from webdataset.reshaping.folders import find_loose_files  # noqa: PLC0415  after --help
+
+    for folder in folders:
+        loose = find_loose_files(folder)
+        _warn_of_loose(folder, len(loose), loose[:3])
+
+
+def _warn_of_loose(place: str, count: int, some: list[str]) -> None:
+    if count:
+        named = ", ".join(map(console.escape_name, some))
+        more = ", ..." if count > len(some) else ""
+        console.say(f"warning: {place}: left out {count} files of no sample: {named}{more}")
 
 
 def check_target(target: str, *, force: bool) -> None:

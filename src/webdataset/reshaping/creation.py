@@ -21,6 +21,7 @@ from typing import Any, Literal
 from webdataset.core.errors import FormatError, SampleError, UsageError
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.raw_samples import RawMember, RawSample
+from webdataset.shards.expand import walk_folder
 from webdataset.shards.urls import check_document_url, join_url, parent_folder
 from webdataset.storage.open_url import open_url
 from webdataset.tar.builder import EPOCH, MemberStyle, make_header_maker
@@ -107,8 +108,7 @@ def _read_place(place: str) -> bytes:
 def _list_folder(folder: str) -> Iterator[tuple[str, str]]:
     """Yield name and path of each file, the files of one key together, sorted; those without an ending are left out."""
     found = []
-    for place, folders, files in os.walk(folder):
-        folders.sort()
+    for place, files in walk_folder(folder):
         for file in files:
             path = os.path.join(place, file)  # noqa: PTH118  bytes of names stay
             name = os.path.relpath(path, folder).replace(os.sep, "/")

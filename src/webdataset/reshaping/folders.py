@@ -17,6 +17,7 @@ from webdataset.reshaping.creation import create_samples, make_member
 from webdataset.reshaping.field_values import NUMBERS, Failed, last_extension
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.raw_samples import RawSample
+from webdataset.shards.expand import walk_folder
 
 _LONGEST_NAME: Final = 255
 
@@ -67,8 +68,8 @@ def find_loose_files(folder: str) -> list[str]:
     """
     return [
         os.path.relpath(Path(place, file), folder)
-        for place, _, files in os.walk(folder)
-        for file in sorted(files)
+        for place, files in walk_folder(folder)
+        for file in files
         if file.startswith(".")
         or base_plus_ext(os.path.relpath(Path(place, file), folder).replace(os.sep, "/"))[0] is None
     ]

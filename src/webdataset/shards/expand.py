@@ -8,12 +8,12 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from webdataset.core import settings
-from webdataset.core.errors import NotFound, UsageError
+from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
@@ -109,6 +109,30 @@ def split_urls(text: str) -> list[str]:
 
 def _guard_colons(address: re.Match[str]) -> str:
     return address[0].replace("::", "\0")
+
+
+def walk_folder(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield a folder and each one below it, with the names of its files, in sorted order.
+
+    Links to folders are followed, but for those that lead to a folder they stand in.
+
+    Args:
+        folder: its path.
+
+    Raises:
+        SourceError: a folder cannot be listed.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise SourceError(f"this folder cannot be listed: {error.strerror}", url=str(error.filename)) from error
+
+    above: dict[str, tuple[str, ...]] = {folder: ()}
+    for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        entered = (*above.pop(place), os.path.realpath(place))
+        inside = {name: os.path.join(place, name) for name in sorted(folders)}  # noqa: PTH118  bytes of names stay
+        folders[:] = [name for name, path in inside.items() if os.path.realpath(path) not in entered]
+        above |= dict.fromkeys((inside[name] for name in folders), entered)
+        yield place, sorted(files)
 
 
 def expand_source(source: object, max_urls: int = MAX_URLS, *, storage_options: object = None) -> list[Any]:

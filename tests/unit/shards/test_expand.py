@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from webdataset.core.errors import UsageError
-from webdataset.shards.expand import expand_source, expand_urls
+from webdataset.core.errors import SourceError, UsageError
+from webdataset.shards.expand import expand_source, expand_urls, walk_folder
 from webdataset.shards.lists import SimpleShardList
 
 
@@ -45,6 +45,16 @@ def test_names(monkeypatch):
     assert expand_urls("${A}::${B}") == ["x-0", "x-1", "x"]
     with pytest.raises(UsageError, match="WDS_NOPE"):
         expand_urls("${NOPE}")
+
+
+def test_walk_of_a_folder(here):
+    """Folders below it, sorted; one that cannot be listed is an error, not left out."""
+    assert list(walk_folder(str(here))) == [
+        (str(here), ["a-0.tar", "a-1.tar", "b.tar"]),
+        (str(here / "sub"), ["c.tar"]),
+    ]
+    with pytest.raises(SourceError, match="cannot be listed: No such file"):
+        list(walk_folder(str(here / "nowhere")))
 
 
 def test_braces_that_do_not_close():
