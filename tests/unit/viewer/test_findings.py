@@ -89,21 +89,22 @@ def test_failures(url):
 
 def test_ends_with_the_server(monkeypatch):
     """A check that waits for a source that does not answer ends with the server; its process is gone."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.tar"
-    view = make_view("a", [url])
-    findings = Findings({"a": view})
-    # the shard that the page walks is open, and only the check waits
-    shard = view.shard(0)
-    monkeypatch.setattr(shard, "open", lambda: None)
-    assert findings.describe("a", 0)["state"] == "running"
-    while findings._process is None:
-        time.sleep(0.01)
-    process = findings._process
-    findings.close()
-    assert not process.is_alive()
-    listener.close()
-    found = wait_for(findings)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.tar"
+        view = make_view("a", [url])
+        findings = Findings({"a": view})
+        # the shard that the page walks is open, and only the check waits
+        shard = view.shard(0)
+        monkeypatch.setattr(shard, "open", lambda: None)
+        assert findings.describe("a", 0)["state"] == "running"
+        while findings._process is None:
+            time.sleep(0.01)
+        process = findings._process
+        findings.close()
+        # the thread that follows the check may have been told of the end, and not have noted it yet
+        while process.is_alive():
+            time.sleep(0.01)
+        found = wait_for(findings)
     assert found["state"] == "failed"
 
 
