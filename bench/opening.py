@@ -3,7 +3,7 @@
 ``opening small shards``: CPU time of a shard of ten samples, all in, against opening and reading the same file;
 ``opening a million``: milliseconds to make a dataset of ``{000000..999999}.tar``, to its first sample once it is made
 (plain and elastic), to its first state; the bytes that it takes, and those of the pickle of its list of shards.
-Medians; only the first shards exist.
+Medians; only the first shards exist. ``opening a million as a list``: the same of a list of these urls.
 """
 
 import gc
@@ -95,7 +95,7 @@ def measure_small(folder: Path) -> dict[str, object]:
 
 def measure_many(folder: Path) -> dict[str, object]:
     """Print and return what a million shards cost before the first sample."""
-    urls = str(folder / MILLION)
+    urls: str | list[str] = str(folder / MILLION)
 
     def make(*, elastic: bool) -> Any:
         dataset = wds.WebDataset(urls, shardshuffle=False)
@@ -116,7 +116,18 @@ def measure_many(folder: Path) -> dict[str, object]:
     tracemalloc.start()
     dataset = make(elastic=False)
     taken = tracemalloc.get_traced_memory()[0]
+    urls = wds.expand_urls(urls)
+    listed = make(elastic=False)
+    list_taken = tracemalloc.get_traced_memory()[0] - taken
     tracemalloc.stop()
+    list_made, list_first = in_turns(lambda: make(elastic=False), lambda: begin(elastic=True), rounds=3)
+    show(
+        "opening a million as a list",
+        made_ms=rounded(list_made * 1000),
+        elastic_first_ms=rounded(list_first * 1000),
+        memory_bytes=list_taken,
+        pickle_bytes=len(pickle.dumps(listed.pipeline[0])),
+    )
     return show(
         "opening a million",
         made_ms=rounded(made * 1000),
