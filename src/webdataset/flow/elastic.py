@@ -160,6 +160,7 @@ class StreamCursor:
     readers: SharedReaders | None = None
 
     def __init__(self, plan: ElasticPlan, place: WorkerContext) -> None:
+        self.streams: dict[int, VirtualStream] = {}  # one that cannot be made is closed, too
         own = streams_of_worker(plan.streams, place)
         self.plan = plan
         self.place = place
@@ -274,15 +275,12 @@ class StreamCursor:
         """Close all streams."""
         for stream in self.streams.values():
             stream.close()
-        self._close_readers()
-
-    def _close_readers(self) -> None:
         if self.readers is not None:
             self.readers.close()
 
     def __del__(self) -> None:
         # other parts of a run may be in cycles, and what is open is not to wait for the collector
-        self._close_readers()
+        self.close()
 
 
 def _check_not_empty(plan: ElasticPlan) -> None:

@@ -59,6 +59,11 @@ def resumed(urls):
     return again
 
 
+def through(samples):
+    """Let samples pass: a stage of the user's own, which is replayed from time to time."""
+    yield from samples
+
+
 CASES = {
     "plain": read,
     "shuffled": lambda urls: read(urls).shuffle(9).batched(4),
@@ -66,6 +71,10 @@ CASES = {
     "shared shards": lambda urls: read(urls).elastic(24),
     "stream by stream": lambda urls: read(urls).shuffle(9).decode().elastic(3).batched(4),
     "several epochs": lambda urls: read(urls).elastic(8).repeat(3),
+    "stage of its own": lambda urls: read(urls).compose(through).elastic(4),
+    "two stages of its own": lambda urls: (
+        read(urls).listed(3).unlisted().compose(through).shuffle(5).compose(through).elastic(3)
+    ),
     "resumed": resumed,
     "mix": lambda urls: wds.RandomMix([read(urls).elastic(4), read(urls).elastic(4)], [0.5, 0.5], longest=True),
     "loader": lambda urls: wds.Loader(read(urls).elastic(8), batch_size=2),
@@ -73,7 +82,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("state", [False, True])
-@pytest.mark.parametrize("items", [1, 11])
+@pytest.mark.parametrize("items", [1, 11, 40])
 @pytest.mark.parametrize("case", CASES)
 def test_dropped_is_closed(urls, tmp_path, case, items, state):
     """Before the end of the epoch, whether or not a state was taken."""
