@@ -271,7 +271,11 @@ static int Taker_clear(Taker *self)
     Py_CLEAR(self->stamp);
     Py_CLEAR(self->fields);
     Py_CLEAR(self->key_name);
-    while (self->count > 0) Py_CLEAR(self->known[--self->count].field);
+    while (self->count > 0) {
+        self->count--;
+        /* the macro may name its argument twice */
+        Py_CLEAR(self->known[self->count].field);
+    }
     return 0;
 }
 
