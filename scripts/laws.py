@@ -343,6 +343,7 @@ LAWS = {
     "bench": [sizes],
     "scripts": [sizes, docstrings],
     "examples": [sizes, docstrings],
+    "fuzz": [sizes, docstrings],
 }
 
 
