@@ -10,7 +10,10 @@
    an extension that Python has seen before in this shard, under a key that is new or the present one's. */
 
 #define PY_SSIZE_T_CLEAN
+/* scripts/hatch_build.py defines it for Pythons without the global lock: they have no stable interface */
+#ifndef FREE_THREADED
 #define Py_LIMITED_API 0x030B0000
+#endif
 #include <Python.h>
 #include <stddef.h>
 #include <string.h>
@@ -36,9 +39,27 @@ typedef struct {
     PyObject *stamp;  /* dict: what each sample of the shard begins with; its first name is __key__ */
     PyObject *fields; /* dict of the grouper: extension to field */
     PyObject *key_name;
+    PyObject *other; /* a field that is not among the known ones */
+    int busy; /* a call is at work: readers belong to one thread each, and a mistake there must not break memory */
     int count;
     Extension known[KNOWN];
 } Taker;
+
+#if defined(FREE_THREADED) && defined(_MSC_VER)
+#include <intrin.h>
+#define SWAP(place, value) _InterlockedExchange((volatile long *)(place), (value))
+#elif defined(FREE_THREADED)
+#define SWAP(place, value) __atomic_exchange_n((place), (value), __ATOMIC_ACQ_REL)
+#else
+/* the global lock is held, but for what code of others does when objects are made or released */
+static int swap(int *place, int value)
+{
+    int before = *place;
+    *place = value;
+    return before;
+}
+#define SWAP(place, value) swap((place), (value))
+#endif
 
 /* Octal text with spaces around it, ended by NUL or by the end of the field; -1 where it is anything else. */
 static long long read_octal(const unsigned char *field, int length)
@@ -83,7 +104,7 @@ static int is_indifferent(const unsigned char *body, Py_ssize_t size)
     return (int)equals;
 }
 
-/* The field of an extension, borrowed; NULL where it is not known, or with MemoryError. */
+/* The field of an extension; NULL where it is not known, or with MemoryError. It is the taker's until the next call. */
 static PyObject *find_field(Taker *self, const char *bytes, Py_ssize_t length)
 {
     for (int each = 0; each < self->count; each++) {
@@ -92,16 +113,22 @@ static PyObject *find_field(Taker *self, const char *bytes, Py_ssize_t length)
     }
     PyObject *text = PyUnicode_DecodeUTF8(bytes, length, "surrogateescape");
     if (text == NULL) return NULL;
-    PyObject *field = PyDict_GetItemWithError(self->fields, text);
+    PyObject *before = self->other;
+#ifdef FREE_THREADED
+    PyDict_GetItemRef(self->fields, text, &self->other);
+#else
+    self->other = PyDict_GetItemWithError(self->fields, text);
+    Py_XINCREF(self->other);
+#endif
     Py_DECREF(text);
-    if (field != NULL && length <= KNOWN_BYTES && self->count < KNOWN) {
-        Extension *known = &self->known[self->count++];
-        known->length = length;
-        memcpy(known->bytes, bytes, (size_t)length);
-        Py_INCREF(field);
-        known->field = field;
-    }
-    return field;
+    Py_XDECREF(before);
+    if (self->other == NULL || length > KNOWN_BYTES || self->count == KNOWN) return self->other;
+    Extension *known = &self->known[self->count++];
+    known->length = length;
+    memcpy(known->bytes, bytes, (size_t)length);
+    known->field = self->other;
+    self->other = NULL;
+    return known->field;
 }
 
 static int append_number(PyObject *list, long long value)
@@ -126,7 +153,7 @@ PyDoc_STRVAR(take_doc,
 "key: its key; start: where it starts; samples, offsets: lists that get the samples that are complete, and where each\n"
 "starts. The new position may lie up to 511 bytes after the chunk: padding that is to be skipped.");
 
-static PyObject *Taker_take(Taker *self, PyObject *args)
+static PyObject *take(Taker *self, PyObject *args)
 {
     PyObject *buffer, *sample, *key, *samples, *offsets, *key_bytes = NULL;
     Py_ssize_t pos;
@@ -235,6 +262,17 @@ failed:
     return NULL;
 }
 
+static PyObject *Taker_take(Taker *self, PyObject *args)
+{
+    if (SWAP(&self->busy, 1)) {
+        PyErr_SetString(PyExc_RuntimeError, "a reader of samples is used by two threads at once");
+        return NULL;
+    }
+    PyObject *taken = take(self, args);
+    SWAP(&self->busy, 0);
+    return taken;
+}
+
 static PyObject *Taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *stamp, *fields;
@@ -271,6 +309,7 @@ static int Taker_clear(Taker *self)
     Py_CLEAR(self->stamp);
     Py_CLEAR(self->fields);
     Py_CLEAR(self->key_name);
+    Py_CLEAR(self->other);
     while (self->count > 0) {
         self->count--;
         /* the macro may name its argument twice */
@@ -324,6 +363,9 @@ static int start_module(PyObject *module)
 
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, (void *)start_module},
+#ifdef FREE_THREADED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
     {0, NULL},
 };
 

@@ -1,5 +1,7 @@
 """Compiles the native core (``native/take_samples.c``) into the wheel, where a C compiler and Python's headers are.
 
+One module serves every CPython since 3.11 by its stable interface; a free-threaded Python has one of its own.
+
 Without them the wheel is pure Python, under the tag of pure wheels, and everything works; small samples are read
 several times slower. ``WDS_NATIVE=0`` leaves the core out, ``WDS_NATIVE=1`` fails where it cannot be compiled.
 """
@@ -15,7 +17,25 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = "native/take_samples.c"
-COMPILED = "webdataset/_native.abi3.so" if os.name != "nt" else "webdataset/_native.pyd"
+# such Pythons have no stable interface: each has a module of its own
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+def name_module() -> str:
+    """Return the path of the compiled module in the package."""
+    if FREE_THREADED:
+        return f"webdataset/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return "webdataset/_native.pyd" if os.name == "nt" else "webdataset/_native.abi3.so"
+
+
+def name_tag() -> str:
+    """Return the tag of a wheel that holds the compiled module."""
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    version = f"cp3{sys.version_info.minor}"
+    return f"{version}-{version}t-{platform}" if FREE_THREADED else f"cp311-abi3-{platform}"
+
+
+COMPILED = name_module()
 
 
 class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
@@ -54,8 +74,7 @@ class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
         build_data["pure_python"] = False
         if version != "editable":
             build_data["force_include"][str(target)] = COMPILED
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"cp311-abi3-{platform}"
+        build_data["tag"] = name_tag()
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002  as above
         """Remove what was compiled for the wheel.
@@ -76,11 +95,11 @@ def compile_module(source: Path) -> bytes:
         source: the C file.
 
     Raises:
-        OSError: this Python cannot load such a module, or there is no compiler.
+        OSError: this Python is not CPython, or there is no compiler.
         SystemExit: the compiler fails.
     """
-    if sysconfig.get_config_var("Py_GIL_DISABLED") or sys.implementation.name != "cpython":
-        raise OSError("this Python does not load modules of the stable interface of CPython 3.11")
+    if sys.implementation.name != "cpython":
+        raise OSError("this Python does not load modules of CPython")
     from setuptools import Distribution, Extension  # type: ignore[import-untyped]
 
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
@@ -88,9 +107,9 @@ def compile_module(source: Path) -> bytes:
     extension = Extension(
         "webdataset._native",
         [source.name],
-        define_macros=[("SOURCE", f'"{digest}"')],
+        define_macros=[("SOURCE", f'"{digest}"'), *([("FREE_THREADED", "1")] if FREE_THREADED else [])],
         extra_compile_args=usual,
-        py_limited_api=True,
+        py_limited_api=not FREE_THREADED,
     )
     with tempfile.TemporaryDirectory() as folder:
         # the compiler is given the same words wherever the source is: builds are the same, byte for byte

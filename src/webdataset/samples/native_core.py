@@ -10,6 +10,8 @@ by another rule), and with ``WDS_NATIVE=0``.
 
 import functools
 import importlib
+import sys
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +30,11 @@ PROTOCOL: Final = 1
 @functools.cache
 def load_native() -> tuple[ModuleType | None, str]:
     """Return the compiled module, or None, and in words which of the two it is and why."""
+    if "t" in getattr(sys, "abiflags", ""):
+        # a free-threaded Python finds the module of the others too, whose objects are laid out in another way
+        spec = find_spec("webdataset._native")
+        if spec is not None and str(spec.origin).endswith(".abi3.so"):
+            return None, "no: it was compiled for Pythons that are not free-threaded: install again with this one"
     try:
         module = importlib.import_module("webdataset._native")
     except ModuleNotFoundError:
