@@ -8,12 +8,16 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".venvs" / "interop"
 WIDS = ROOT / ".venvs" / "interop-wids"
+MDS = ROOT / ".venvs" / "interop-mds"
+IMG2DATASET = ROOT / ".venvs" / "interop-img2dataset"
 CONSTRAINTS = ROOT / "constraints.txt"
 OURS = [
     "-e",
@@ -49,20 +53,45 @@ TESTS = [  # those elsewhere are skipped in the suite, which has no torchdata
     f"{STATES}test_garbage_is_refused[DatasetNode]",
 ]
 WIDS_PEER = "wids==0.1.11"  # it has the same import name as our package, so it lives apart
+# It asks for numpy below 2.2, which the constraints do not have, and for torchvision, whose wheel is built for CUDA:
+# its parts that write and read datasets need neither (tests/interop/mds_probe.py). transformers would find torchvision.
+MDS_PEERS = [
+    "mosaicml-streaming==0.13.0",
+    "torchvision==0.28.0",
+    "brotli",
+    "catalogue==2.0.10",
+    "cramjam==2.14.0",
+    "python-snappy==0.7.3",
+    "zstd==1.5.7.2",
+]
+# It asks for webdataset below 0.3 and pandas below 3. What it only imports is chosen by pip.
+IMG2DATASET_PEERS = [
+    "img2dataset==1.47.0",
+    "webdataset==0.2.111",
+    "pandas==2.3.3",
+    "opencv-python-headless==4.14.0.94",
+    "albumentations==1.4.24",
+    "wandb==0.31.0",
+]
 
 
-def install(python: Path, requirements: list[str]) -> str | None:
+def install(python: Path, requirements: list[str], older: Collection[str] = ()) -> str | None:
     """Install into an environment.
 
     Args:
         python: its interpreter.
         requirements: what pip takes.
+        older: packages whose versions in constraints.txt do not count.
 
     Returns:
         None, or why it did not work.
     """
-    command = [str(python), "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *requirements]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.writelines(f"{line}\n" for line in lines if line.partition("==")[0] not in older)
+        file.flush()
+        command = [str(python), "-m", "pip", "install", "-q", "-c", file.name, *requirements]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     return None if done.returncode == 0 else (errors or ["pip failed"])[-1]
 
@@ -83,14 +112,14 @@ def environment(place: Path) -> Path:
     return python
 
 
-def prepare() -> tuple[Path, Path | None]:
+def prepare() -> tuple[Path, dict[str, str]]:
     """Make the environments, or what is missing of them.
 
     Returns:
-        The interpreter of the first, and that of the second or None.
+        The interpreter of the first, and the variables that name those of projects that live apart.
     """
-    python, apart = environment(PLACE), environment(WIDS)
     begun = time.monotonic()
+    python = environment(PLACE)
     problem = install(python, OURS)
     if problem:
         sys.exit(f"this library could not be installed: {problem}")
@@ -98,11 +127,20 @@ def prepare() -> tuple[Path, Path | None]:
         told(peer, install(python, [peer]))
     for peer in ALONE:
         told(peer, install(python, ["--no-deps", peer]))
+    apart = {}
+    own = environment(WIDS)
     borrow(WIDS, PLACE)
-    problem = install(apart, [WIDS_PEER])
-    told(WIDS_PEER, problem)
+    if told(WIDS_PEER, install(own, [WIDS_PEER])):
+        apart["WDS_INTEROP_WIDS"] = str(own)
+    own = environment(MDS)
+    borrow(MDS, PLACE)
+    if told(MDS_PEERS[0], install(own, ["--no-deps", *MDS_PEERS])):
+        apart["WDS_INTEROP_MDS"] = str(own)
+    own = environment(IMG2DATASET)
+    if told(IMG2DATASET_PEERS[0], install(own, IMG2DATASET_PEERS, older=("pandas",))):
+        apart["WDS_INTEROP_IMG2DATASET"] = str(own)
     print(f"environments are ready after {time.monotonic() - begun:.0f} s", flush=True)
-    return python, None if problem else apart
+    return python, apart
 
 
 def borrow(target: Path, source: Path) -> None:
@@ -116,14 +154,18 @@ def borrow(target: Path, source: Path) -> None:
     (ours / "borrowed.pth").write_text(f"{theirs}\n", encoding="utf-8")
 
 
-def told(peer: str, problem: str | None) -> None:
+def told(peer: str, problem: str | None) -> bool:
     """Say what became of a project.
 
     Args:
         peer: its requirement.
         problem: why it could not be installed, or None.
+
+    Returns:
+        Whether it is installed.
     """
     print(f"{peer}: {'installed' if problem is None else f'SKIPPED, not to be had here: {problem}'}", flush=True)
+    return problem is None
 
 
 def main() -> int:
@@ -138,9 +180,7 @@ def main() -> int:
     python, apart = prepare()
     if options.prepare:
         return 0
-    variables = {**os.environ, "WDS_INTEROP": "1", "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    if apart:
-        variables["WDS_INTEROP_WIDS"] = str(apart)
+    variables = {**os.environ, "WDS_INTEROP": "1", "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", **apart}
     # The warnings of other projects are theirs.
     command = [str(python), "-m", "pytest", *TESTS, "-q", "-o", "filterwarnings=ignore", *rest]
     status = subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode

@@ -1,8 +1,8 @@
 """A check finds nothing in undamaged shards, whoever wrote them.
 
 Written by GNU tar, bsdtar, Python's tarfile, the published versions 0.2.86, 0.2.111 and 1.0.2 (whose interpreters the
-environment names), and this library. img2dataset itself is not run: shards of its layout are written by the published
-versions' writers, which it uses.
+environment names), and this library. Shards of img2dataset's layout are written by the published versions' writers,
+which it uses; `make interop` runs img2dataset itself (tests/interop/test_img2dataset.py).
 """
 
 import hashlib
