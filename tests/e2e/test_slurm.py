@@ -6,6 +6,7 @@ import shutil
 import stat
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,13 @@ def submit(cluster: SlurmCluster, script: tuple[Path, dict[str, str]], *options:
 def wait_for(cluster: SlurmCluster, job: str) -> None:
     """Wait until SLURM has nothing of an array in its queue."""
     until = time.monotonic() + 100
-    since: dict[str, float] = {}
+    looks: Counter[str] = Counter()
     while left := cluster.call("squeue", "-h", "-r", "-j", job, "-o", "%i %t").splitlines():
         assert time.monotonic() < until, cluster.read_logs()
         for task, state in (line.split() for line in left):
-            waits = state == "PD" and time.monotonic() - since.setdefault(task, time.monotonic()) > 3
+            looks[task] += state == "PD"
             # what was sent back waits for two minutes; without a pause the node takes it for the run that was ended
-            if waits:
+            if looks[task] > 15:
                 cluster.try_call("scontrol", "update", f"JobId={task}", "StartTime=now")
         time.sleep(0.2)
 
