@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The programs that the tests run against, where they can be installed: bsdtar, nginx, sshd and Chromium from the system's
-# packages, azurite and s3rver from npm into .servers. Nothing is started here, and nothing is needed: tests of what is
+# The programs that the tests run against, where they can be installed: bsdtar, nginx, sshd, SLURM and Chromium from the
+# system's packages, azurite and s3rver from npm into .servers. Nothing is started here, and nothing is needed: tests of what is
 # absent are skipped, and say so. SeaweedFS and fake-gcs-server come with the test environment.
 cd "$(dirname "$0")/.." || exit 0
 AZURITE=3.35.0
@@ -12,6 +12,10 @@ command -v bsdtar >/dev/null || missing+=(libarchive-tools)
 command -v nginx >/dev/null || missing+=(nginx-light)
 command -v sshd >/dev/null || missing+=(openssh-server)
 command -v ssh >/dev/null || missing+=(openssh-client)
+command -v munged >/dev/null || missing+=(munge)
+command -v slurmctld >/dev/null || missing+=(slurmctld)
+command -v slurmd >/dev/null || missing+=(slurmd)
+command -v sbatch >/dev/null || missing+=(slurm-client)
 command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core) # the viewer's page, driven by playwright
 if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
@@ -39,7 +43,7 @@ if [ ${#wanted[@]} -gt 0 ] && command -v npm >/dev/null; then
     npm install --prefix .servers --no-audit --no-fund --no-update-notifier --loglevel=error "${wanted[@]}" >/dev/null 2>&1
 fi
 
-for name in bsdtar nginx sshd ssh chromium; do
+for name in bsdtar nginx sshd ssh munged slurmctld slurmd sbatch chromium; do
     command -v $name >/dev/null || echo "$name is not installed: its tests will be skipped" >&2
 done
 for name in azurite-blob s3rver; do

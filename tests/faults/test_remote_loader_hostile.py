@@ -123,7 +123,7 @@ def test_garbage_leaves_other_lanes_alone(tmp_path: Path, seed: int) -> None:
 def _open(draw: random.Random, **changes: int) -> bytes:
     entries: dict[str, Any] = {"nonce": draw.randrange(1, 1 << 60), "rank": 0, "ranks": 1, "batch": 3, "start": 0}
     flags = {"drop_last": False, "exact": False, "ragged": True}
-    return encode_message("OPEN", **{**entries, "until": 0, "credit": 1 << 60, **flags, **changes})
+    return encode_message("OPEN", **{**entries, "until": 0, "credit": 1 << 60, "hedge": False, **flags, **changes})
 
 
 class HostileServer:

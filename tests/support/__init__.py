@@ -1,7 +1,8 @@
 """What tests stand on: storage services on this machine, faults, hostile files. No part of the package.
 
 Services: ``s3_server`` ``gcs_server`` ``azure_server`` ``ais_server`` ``hf_server`` ``ssh_server`` ``web_server``;
-``services`` starts and shares between the processes of a run; ``paced_server`` and ``slow_line`` limit their speed.
+``slurm_cluster`` is a scheduler. ``services`` starts them and shares them between the processes of a run;
+``paced_server`` and ``slow_line`` limit their speed.
 
 Schemes under test: ``schemes`` ``schemes_local`` ``schemes_cloud`` ``scheme_servers`` ``profiles``; what is read there:
 ``readings`` ``worker_reads`` ``after_forks``.

@@ -2,7 +2,8 @@
 
 Run as a program: ``python serving_trials.py FOLDER FIRST_SEED COUNT``. One trial has two servers, each with a proxy in
 front that can hold back bytes in either direction or cut all connections, and two trainers that save their state and
-what they received after each batch in one file. Servers and trainers are killed, stopped and cut off, and begun anew.
+what they received after each batch in one file. Servers and trainers are killed, stopped and cut off, and begun anew;
+servers become slow, so that trainers race them by the other one.
 At the end both trainers must have received, batch by batch, what local loaders give.
 """
 
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import webdataset as wds
+from webdataset.serving import hedging
 from webdataset.serving.data_server import DataServer
 from webdataset.serving.server_lane import LaneSettings
 from webdataset.serving.zmq_transport import ZmqListener
@@ -40,11 +42,24 @@ def write_shards(folder: Path) -> None:
                 writer.write({"__key__": f"{shard}-{number:03d}", "txt": f"{shard * 1000 + number}"})
 
 
-def make_dataset(folder: Path) -> Any:
+class Brake:
+    """A function of samples that waits while a value of shared memory says so."""
+
+    def __init__(self, slow: Any = None) -> None:
+        self._slow = slow
+
+    def __call__(self, sample: Any) -> Any:
+        """Return the sample."""
+        while self._slow is not None and self._slow.value:
+            time.sleep(0.01)
+        return sample
+
+
+def make_dataset(folder: Path, slow: Any = None) -> Any:
     """Return the dataset that is served."""
     urls = str(folder / f"part-{{000..{SHARDS - 1:03d}}}.tar")
-    dataset = wds.WebDataset(urls, shardshuffle=10, seed=5).shuffle(20).decode().to_tuple("__key__", "txt")
-    return dataset.elastic(STREAMS)
+    dataset = wds.WebDataset(urls, shardshuffle=10, seed=5).shuffle(20).map(Brake(slow)).decode()
+    return dataset.to_tuple("__key__", "txt").elastic(STREAMS)
 
 
 def train_locally(folder: Path, rank: int, epochs: int = EPOCHS) -> list[list[str]]:
@@ -56,9 +71,9 @@ def train_locally(folder: Path, rank: int, epochs: int = EPOCHS) -> list[list[st
     return found
 
 
-def serve(folder: Path, port: int) -> None:
+def serve(folder: Path, port: int, slow: Any) -> None:
     """Serve until killed."""
-    server = DataServer(make_dataset(folder), ZmqListener(f"tcp://127.0.0.1:{port}"), LaneSettings(workers=0))
+    server = DataServer(make_dataset(folder, slow), ZmqListener(f"tcp://127.0.0.1:{port}"), LaneSettings(workers=0))
     server.serve()
 
 
@@ -66,18 +81,25 @@ def train(urls: list[str], rank: int, saved: Path, batches: int, seed: int) -> N
     """Receive batches from the last save on, and save after each."""
     os.environ.update(WDS_RANK=str(rank), WDS_WORLD_SIZE=str(RANKS))
     draw = random.Random(seed)
-    loader = wds.RemoteLoader(urls, BATCH, plain=True, silence_seconds=SILENCE_SECONDS, timeout=60, prefetch=2)
+    # trainers are killed before they know how long a batch usually takes
+    hedging._FEWEST_PARTS = 2
+    loader = wds.RemoteLoader(
+        urls, BATCH, plain=True, silence_seconds=SILENCE_SECONDS, timeout=60, prefetch=1, hedge_seconds=0.1
+    )
     history: list[list[str]] = []
+    hedged = [0, 0]
     if saved.exists():
         before = json.loads(saved.read_text())
-        history = before["history"]
+        history, hedged = before["history"], before["hedged"]
         loader.load_state_dict(before["state"])
     while len(history) < batches:
         for batch in loader:
             history.append(list(batch[0]))
             time.sleep(draw.random() * 0.16)
             part = saved.with_suffix(".part")
-            part.write_text(json.dumps({"history": history, "state": loader.state_dict()}))
+            rule = loader._remote.lane.hedges
+            found = {"history": history, "hedged": [hedged[0] + rule.opened, hedged[1] + rule.won]}
+            part.write_text(json.dumps({**found, "state": loader.state_dict()}))
             part.replace(saved)
     loader.close()
 
@@ -112,8 +134,8 @@ class Proxy:
                 threading.Thread(target=self._pass, args=(one, other, held), daemon=True).start()
 
     def _pass(self, one: socket.socket, other: socket.socket, held: int) -> None:
-        one.settimeout(0.02)
         try:
+            one.settimeout(0.02)
             while self.mode.value != CUT:
                 if self.mode.value in (held, HOLD):
                     time.sleep(0.01)
@@ -159,10 +181,16 @@ class Trial:
         self.proxies = [Proxy(port) for port in self.ports]
         self.urls = [f"tcp://127.0.0.1:{proxy.port}" for proxy in self.proxies]
         self.saved = [folder / f"saved-{seed}-{rank}.json" for rank in range(RANKS)]
-        self.servers: list[BaseProcess] = [self._start(serve, folder, port) for port in self.ports]
+        self.slow = [FORK.Value("i", 0) for _ in range(2)]
+        self.servers: list[BaseProcess] = [self._start_server(which) for which in range(2)]
         self.trainers: list[BaseProcess] = [self._start_trainer(rank) for rank in range(RANKS)]
         self.healing: list[tuple[float, Callable[[], Any]]] = []
         self.faults: list[str] = []
+        # second lanes that trainers opened, and how many of these were faster
+        self.hedged = [0, 0]
+
+    def _start_server(self, which: int) -> BaseProcess:
+        return self._start(serve, self.folder, self.ports[which], self.slow[which])
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> BaseProcess:
         process = FORK.Process(target=target, args=arguments, daemon=True)
@@ -178,7 +206,8 @@ class Trial:
 
     def _break_something(self) -> None:
         which = self.draw.randrange(2)
-        kind = self.draw.choice(["kill server", "stop server", "kill trainer", "hold up", "hold down", "hold", "cut"])
+        kinds = ["kill server", "stop server", "kill trainer", "hold up", "hold down", "hold", "cut", "slow", "slow"]
+        kind = self.draw.choice(kinds)
         seconds = self.draw.random() * 1.2
         if kind == "kill server":
             self.servers[which].kill()
@@ -186,7 +215,7 @@ class Trial:
 
             def restart() -> None:
                 if not self.servers[which].is_alive():
-                    self.servers[which] = self._start(serve, self.folder, self.ports[which])
+                    self.servers[which] = self._start_server(which)
 
             self._later(seconds, restart)
         elif kind == "stop server":
@@ -195,6 +224,9 @@ class Trial:
                 return
             os.kill(process.pid, signal.SIGSTOP)
             self._later(seconds, lambda: resume(process))
+        elif kind == "slow":
+            self.slow[which].value = 1
+            self._later(2 * seconds, lambda: setattr(self.slow[which], "value", 0))
         elif kind == "kill trainer":
             if not self.trainers[which].is_alive():
                 return
@@ -238,7 +270,9 @@ class Trial:
         for rank, saved in enumerate(self.saved):
             if [trainer.exitcode for trainer in self.trainers] != [0] * RANKS:
                 raise AssertionError(f"seed {self.seed}: a trainer failed: {self.faults}")
-            found = json.loads(saved.read_text())["history"]
+            record = json.loads(saved.read_text())
+            self.hedged = [one + other for one, other in zip(self.hedged, record["hedged"], strict=True)]
+            found = record["history"]
             if found != self.expected[rank]:
                 raise AssertionError(f"seed {self.seed}: rank {rank} received something else: {self.faults}")
         return self.faults
@@ -251,12 +285,13 @@ def main(folder: Path, first: int, count: int) -> None:
     # each rank ends with the end of an epoch, and all samples came
     keys = sorted(key for history in expected for batch in history for key in batch)
     assert len(keys) == EPOCHS * sum(SAMPLES - 5 * shard for shard in range(SHARDS))
-    fired = 0
+    fired = opened = won = 0
     for seed in range(first, first + count):
-        faults = Trial(folder, seed, expected).run()
-        fired += len(faults)
+        trial = Trial(folder, seed, expected)
+        faults = trial.run()
+        fired, opened, won = fired + len(faults), opened + trial.hedged[0], won + trial.hedged[1]
         print(f"seed {seed}: {len(faults)} faults: {', '.join(faults)}", flush=True)
-    print(f"{count} trials exact, {fired} faults")
+    print(f"{count} trials exact, {opened} second lanes, {won} of them faster, {fired} faults")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Batches as frames: a description in JSON, and the bytes of arrays, texts and byte strings.
+"""Batches as frames: a description in JSON, and the bytes of arrays, texts and byte strings; and parts of a lane.
 
 Theory. The description is a tree of lists whose first part says what they are. Arrays name a dtype of a closed list,
 a shape, and where their bytes are: a frame of their own from 64 KiB on, which is sent and received without a copy, or
@@ -15,10 +15,22 @@ from typing import Final
 
 import numpy as np
 
-from webdataset.core.errors import EncodingError
+from webdataset.core import errors
+from webdataset.core.errors import EncodingError, FlowError, WebDatasetError
+from webdataset.flow.elastic_state import is_stream_state
+from webdataset.loading.batching import BatchMark
 from webdataset.loading.shared_memory import Array, as_array
 from webdataset.loading.windows import wrap_array
-from webdataset.serving.wire_format import MOST_FRAMES, Frame, WireError
+from webdataset.loading.worker import NEVER, RowCounts
+from webdataset.serving.wire_format import (
+    LARGEST_DESCRIPTION_BYTES,
+    MOST_FRAMES,
+    Frame,
+    Header,
+    WireError,
+    encode_json,
+    encode_message,
+)
 from webdataset.stages.base import Json
 
 _DTYPES: Final = {
@@ -231,3 +243,100 @@ class BatchDecoder:
         if form not in ("array", "tensor"):
             raise WireError("a batch whose description is malformed")
         return wrap_array(array, tensor=form == "tensor")
+
+
+def encode_part(nonce: int, seq: int, batch: object, mark: BatchMark, start: int, *, over: bool) -> list[Frame]:
+    """Return a batch with its mark as a message.
+
+    Args:
+        nonce: of the lane.
+        seq: number of the message.
+        batch: any; None at the end.
+        mark: what the trainer has received with it.
+        start: index at which the lane began; indices are sent from the start of the epoch.
+        over: the epoch is.
+
+    Raises:
+        EncodingError: it holds something that cannot be described.
+    """
+    encoder = BatchEncoder()
+    described = encoder.encode(batch)
+    counted = [[each.row, each.skips, each.drops] for each in mark.counted]
+    description = {"batch": described, "progress": mark.progress, "counted": counted}
+    header = encode_message(
+        "PART",
+        nonce=nonce,
+        seq=seq,
+        samples=mark.samples,
+        beyond=mark.beyond,
+        until=min(NEVER, start + mark.until),
+        over=over,
+    )
+    return [header, encode_json(description, LARGEST_DESCRIPTION_BYTES), *encoder.finish()]
+
+
+def decode_part(header: Header, described: Json, frames: Sequence[Frame], start: int) -> tuple[object, BatchMark]:
+    """Return the batch of a message, and its mark.
+
+    Args:
+        header: of the message.
+        described: its description.
+        frames: all frames.
+        start: index at which the trainer's epoch began.
+
+    Raises:
+        WireError: they do not keep to the protocol.
+    """
+    if not isinstance(described, dict) or described.keys() != {"batch", "progress", "counted"}:
+        raise WireError("a part with a malformed description")
+    batch = BatchDecoder(frames[2:]).decode(described["batch"])
+    until = header["until"]
+    mark = BatchMark(
+        progress=_check_progress(described["progress"]),
+        beyond=header["beyond"],
+        samples=header["samples"],
+        until=NEVER if until >= NEVER else until - start,
+        counted=_check_counts(described["counted"]),
+    )
+    return batch, mark
+
+
+def _check_progress(progress: Json) -> list[tuple[int, int, Json]]:
+    found = []
+    if not isinstance(progress, list):
+        raise WireError("a part with malformed progress")
+    for each in progress:
+        if not isinstance(each, list) or len(each) != 3 or type(each[0]) is not int or type(each[1]) is not int:
+            raise WireError("a part with malformed progress")
+        worker, turns, states = each
+        if states is not None and not (
+            isinstance(states, dict) and all(name.isdecimal() and is_stream_state(one) for name, one in states.items())
+        ):
+            raise WireError("a part with malformed states of streams")
+        found.append((worker, turns, states))
+    return found
+
+
+def _check_counts(counted: Json) -> list[RowCounts]:
+    found = []
+    if not isinstance(counted, list):
+        raise WireError("a part with malformed counts")
+    for each in counted:
+        if not isinstance(each, list) or len(each) != 3 or type(each[0]) is not int:
+            raise WireError("a part with malformed counts")
+        for counts in each[1:]:
+            if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
+                raise WireError("a part with malformed counts")
+        found.append(RowCounts(*each))
+    return found
+
+
+def make_error(header: Header) -> WebDatasetError:
+    """Return what ended a lane at its server as an error of the same class, where this library has it."""
+    kind = getattr(errors, header["type"], None) if header["type"].isidentifier() else None
+    if not (isinstance(kind, type) and issubclass(kind, WebDatasetError)):
+        kind = FlowError
+    error: WebDatasetError = kind.__new__(kind)
+    # the classes have arguments of their own
+    WebDatasetError.__init__(error, f"at the data server: {header['words']}")
+    return error.locate(**{name: header[name] or None for name in ("url", "key", "field")})

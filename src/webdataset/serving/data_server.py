@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from webdataset.core.errors import UsageError
 from webdataset.core.logs import log
 from webdataset.core.seeds import hash_seed
+from webdataset.serving.hedging import count_allowed_hedges
 from webdataset.serving.server_lane import Lane, LaneSettings, Question, copy_dataset
 from webdataset.serving.wire_format import (
     PROTOCOL_VERSION,
@@ -200,6 +201,13 @@ class DataServer:
         if max(len(self._lanes), len(self._ending)) >= self._most_lanes:
             self._refuse(peer, nonce, "busy", f"this server serves {self._most_lanes} trainers already")
             return
+        if header["hedge"]:
+            # a slow store makes all lanes slow: what they ask for a second time must not double the work
+            allowed = count_allowed_hedges(len(self._lanes))
+            if sum(lane.hedge for lane in self._lanes.values()) >= allowed:
+                self._refuse(peer, nonce, "busy", f"this server has {allowed} second lanes of other trainers already")
+                return
+            self.counts["hedged"] += 1
         self.counts["opened"] += 1
         lane = Lane(copy_dataset(self._dataset), self._how, peer, header, state, self._post)
         lane.heard = time.monotonic()
@@ -232,6 +240,8 @@ class DataServer:
     def _handle_credit(self, peer: bytes, header: Header, state: object) -> None:  # noqa: ARG002  as all of them
         lane = self._find(peer, header)
         if lane is not None:
+            # it is the trainer's lane from now on
+            lane.hedge = False
             lane.allow(header["to"])
 
     def _handle_beat(self, peer: bytes, header: Header, state: object) -> None:  # noqa: ARG002  as all of them

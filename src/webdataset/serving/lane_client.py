@@ -4,8 +4,10 @@ Theory. A thread owns the line to the present server. It opens the lane with the
 last, under a new number (*nonce*), and accepts only parts of this nonce in sequence; anything else is dropped, or
 opens the lane anew. What follows a state is the same at every server, so the parts that are accepted are those that
 one server without faults would have sent. A server that says nothing for some seconds is left for the next one, in an
-order that differs from rank to rank and changes little when servers come and go (rendezvous hashing). A part counts as
-received by the program when it is handed out, not when it arrives: see :class:`RemoteLoader`.
+order that differs from rank to rank and changes little when servers come and go (rendezvous hashing). Where a server
+lives and sends nothing, the lane is opened a second time elsewhere, and the first part wins
+(:mod:`webdataset.serving.hedging`). A part counts as received by the program when it is handed out, not when it
+arrives: see :class:`RemoteLoader`.
 
 Without any server the lane waits, and warns.
 """
@@ -17,19 +19,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from webdataset.core import errors
-from webdataset.core.errors import FlowError, StateMismatch, WebDatasetError
+from webdataset.core.errors import FlowError, StateMismatch
 from webdataset.core.logs import log
 from webdataset.core.seeds import hash_seed
-from webdataset.flow.elastic_state import ReceivedState, check_same_dataset, check_state, is_stream_state
+from webdataset.flow.elastic_state import ReceivedState, check_same_dataset, check_state
 from webdataset.loading.batching import END, BatchMark
 from webdataset.loading.partition import EpochStart
 from webdataset.loading.windows import estimate_bytes
-from webdataset.loading.worker import NEVER, RowCounts
-from webdataset.serving.batch_format import BatchDecoder
+from webdataset.serving.batch_format import decode_part, make_error
+from webdataset.serving.hedging import COMPARE_SECONDS, HedgeRule
+from webdataset.serving.lane_progress import HedgedPart, LaneItem, LaneOrder, LanePosition, compare_parts
 from webdataset.serving.wire_format import (
     PROTOCOL_VERSION,
     Frame,
@@ -45,64 +46,12 @@ from webdataset.stages.base import Json
 _KINDS = ("WELCOME", "NO", "PART", "FAILURE", "ANSWER", "BEAT", "BYE")
 _BEAT_SECONDS = 1.0
 _POLL_SECONDS = 0.2
+# of two lines in turns
+_HEDGED_POLL_SECONDS = 0.01
 _MOST_REFUSALS = 3
 
 
-class LaneItem(NamedTuple):
-    """What a lane hands out: a batch (or END) with its mark, or an error."""
-
-    batch: object
-    mark: BatchMark
-    error: BaseException | None = None
-    size_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class LaneOrder:
-    """An epoch as it is asked for.
-
-    Args:
-        beginning: of the epoch.
-        batch: samples in a batch; 0 for what the dataset gives.
-        flags: ``drop_last``, ``exact``, ``ragged``.
-        ahead: batches that may wait here.
-        ahead_bytes: the memory that these may take; one is always allowed.
-    """
-
-    beginning: EpochStart
-    batch: int
-    flags: dict[str, bool]
-    ahead: int
-    ahead_bytes: int
-
-
-@dataclass
-class LanePosition:
-    """After which part a lane is opened anew."""
-
-    beginning: EpochStart
-    received: ReceivedState
-    untold: dict[int, int] = field(default_factory=dict)
-    until: int = 0
-    beyond: int = 0
-
-    def take(self, mark: BatchMark) -> None:
-        """Take note of a part that was accepted."""
-        for worker, turns, progress in mark.progress:
-            if progress is None:
-                self.untold[worker] = self.untold.get(worker, 0) + turns
-            else:
-                self.received.take(progress)
-                self.untold[worker] = 0
-        self.beyond, self.until = mark.beyond, mark.until
-
-    def find_index(self) -> int:
-        """Return the first index that was not accepted where the state is before it; else 0."""
-        behind = self.beyond or any(self.untold.values())
-        return self.beginning.start + self.until if behind else 0
-
-
-@dataclass
+@dataclass(eq=False)
 class _Server:
     """A server as this trainer knows it."""
 
@@ -111,6 +60,30 @@ class _Server:
     pause_until: float = 0.0
     words: str = "not asked yet"
     refusals: int = 0
+    functions: Json = None
+
+
+@dataclass(eq=False)
+class _Line:
+    """A connection to a server, and the lane that is open over it."""
+
+    server: _Server
+    channel: Channel
+    heard: float
+    beaten: float = 0.0
+    welcome: bool = False
+    # 0: no lane is open
+    nonce: int = 0
+    # of parts that were accepted in the epoch before it was opened; that came over it; that may come
+    before: int = 0
+    seq: int = 0
+    granted: int = 0
+    # since when nothing came that was asked for
+    waits_since: float = 0.0
+
+    def send(self, *frames: Frame) -> None:
+        """Send a message; where the line is full it is lost, and the server is taken for silent."""
+        self.channel.send(frames)
 
 
 class LaneClient(threading.Thread):
@@ -121,10 +94,17 @@ class LaneClient(threading.Thread):
         connect: makes a line.
         name: of the trainer, by which servers are put in order.
         silence_seconds: after which a server is left.
+        hedge_seconds: after which, at the earliest, a server that lives and sends nothing is raced by another one; None
+            waits for it.
     """
 
     def __init__(
-        self, urls: Sequence[str], connect: Callable[[str], Channel], name: str, silence_seconds: float
+        self,
+        urls: Sequence[str],
+        connect: Callable[[str], Channel],
+        name: str,
+        silence_seconds: float,
+        hedge_seconds: float | None = None,
     ) -> None:
         super().__init__(name="webdataset-lane", daemon=True)
         ordered = sorted(urls, key=lambda url: hash_seed("lane", name, url))
@@ -135,15 +115,20 @@ class LaneClient(threading.Thread):
         self._theirs.setblocking(False)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ended = False
-        self._server: _Server | None = None
-        self._channel: Channel | None = None
-        self._welcome = False
-        self._heard = self._beaten = 0.0
+        self._line: _Line | None = None
+        # at another server, from the same state; the first part wins
+        self._second: _Line | None = None
+        self.hedges = HedgeRule(hedge_seconds)
+        # the state from which it was opened; None where that cannot be compared
+        self._second_state: dict[str, Json] | None = None
+        # the part that was accepted first, while that of the other server is awaited, and until when
+        self._won: tuple[HedgedPart, float] | None = None
         # a description of the dataset is wanted, or answers, or an epoch
         self._wanted = False
         self._order: LaneOrder | None = None
         self._position: LanePosition | None = None
-        self._nonce = self._seq = self._granted = 0
+        # parts of the epoch
+        self._accepted = 0
         self._items: queue.SimpleQueue[LaneItem] = queue.SimpleQueue()
         self._question: tuple[int, dict[str, Json], Json, queue.SimpleQueue[Json]] | None = None
         self._largest = 0
@@ -209,22 +194,23 @@ class LaneClient(threading.Thread):
     def _begin(self, order: LaneOrder, items: "queue.SimpleQueue[LaneItem]") -> None:
         self._give_up()
         self._wanted = True
-        self._order, self._items, self._largest = order, items, 0
+        self._order, self._items, self._largest, self._accepted = order, items, 0, 0
         self._position = LanePosition(order.beginning, ReceivedState(order.beginning.state))
-        if self._welcome:
-            self._open()
+        if self._line is not None and self._line.welcome:
+            self._open(self._line)
 
     def _give_up(self) -> None:
-        if self._order is not None and self._nonce:
-            self._send(encode_message("CLOSE", nonce=self._nonce))
+        self._drop_second()
+        line = self._line
+        if line is not None and line.nonce:
+            line.send(encode_message("CLOSE", nonce=line.nonce))
+            line.nonce = 0
         self._order = self._position = None
-        self._nonce = 0
 
     def _put_question(self, entries: dict[str, Json], state: Json, answer: "queue.SimpleQueue[Json]") -> None:
         self._wanted = True
         self._question = secrets.randbits(62) + 1, entries, state, answer
-        if self._welcome:
-            self._ask()
+        self._ask()
 
     # -- the thread
 
@@ -238,30 +224,41 @@ class LaneClient(threading.Thread):
         except BaseException as error:  # noqa: BLE001  the consumer raises it
             self._fail(error)
         finally:
-            self._disconnect()
+            for line in (self._line, self._second):
+                if line is not None:
+                    self._close_line(line)
+            self._line = self._second = None
             self._ours.close()
             self._theirs.close()
 
     def _step(self) -> None:
-        if self._channel is None and self._wanted and self.failure is None:
-            self._choose_server()
-        channel = self._channel
-        if channel is None:
+        if self._line is None and self._wanted and self.failure is None:
+            self._line = self._choose_server()
+        line, second = self._line, self._second
+        if line is None:
             self.alive = self.alive if self._wanted else time.monotonic()
             self._sleep(_POLL_SECONDS)
             return
-        frames = channel.receive(_POLL_SECONDS, self._ours)
+        self._serve_line(line, _POLL_SECONDS if second is None else _HEDGED_POLL_SECONDS)
+        if second is not None and second in (self._line, self._second):
+            self._serve_line(second, _HEDGED_POLL_SECONDS if second is self._second else 0.0)
+        self._hedge()
+
+    def _serve_line(self, line: _Line, seconds: float) -> None:
+        """Take a message of a line, and tell its server that this trainer lives and what it has room for."""
+        frames = line.channel.receive(seconds, self._ours)
         now = time.monotonic()
         if frames is not None:
-            self._take_message(frames)
-            self._heard = now
-        elif now - self._heard > self._silence:
-            self._leave(f"silent for {now - self._heard:.0f} s")
+            line.heard = now
+            self._take_message(line, frames)
+        elif now - line.heard > self._silence:
+            self._leave(line, f"silent for {now - line.heard:.0f} s")
             return
-        self._grant()
-        if now - self._beaten > min(_BEAT_SECONDS, self._silence / 3) and self._channel is not None:
-            self._beaten = now
-            self._send(encode_message("BEAT", nonce=self._nonce))
+        if line is self._line:
+            self._grant(line)
+        if now - line.beaten > min(_BEAT_SECONDS, self._silence / 3) and line in (self._line, self._second):
+            line.beaten = now
+            line.send(encode_message("BEAT", nonce=line.nonce))
 
     def _sleep(self, seconds: float) -> None:
         self._ours.settimeout(seconds)
@@ -271,104 +268,167 @@ class LaneClient(threading.Thread):
 
     # -- servers
 
-    def _choose_server(self) -> None:
+    def _choose_server(self) -> _Line | None:
+        """Connect to the first server that is not to be left alone, and is not asked already."""
         now = time.monotonic()
-        ready = [server for server in self._servers if server.pause_until <= now]
-        if not ready:
-            return
-        self._server = server = ready[0]
-        self._channel = self._connect(server.url)
-        self._welcome, self._heard, self._beaten = False, now, now
-        server.words = "no answer"
-        self._send(encode_message("HELLO", version=PROTOCOL_VERSION))
+        for server in self._servers:
+            if server.pause_until <= now and (self._line is None or self._line.server is not server):
+                line = _Line(server, self._connect(server.url), heard=now, beaten=now)
+                server.words = "no answer"
+                line.send(encode_message("HELLO", version=PROTOCOL_VERSION))
+                return line
+        return None
 
-    def _leave(self, words: str, *, refused: bool = False) -> None:
-        """Leave the present server, and continue at the next one."""
-        server = self._server
-        if server is not None:
-            server.words = words
-            server.refusals = server.refusals + 1 if refused else 0
-            server.pause_until = time.monotonic() + self._silence
-            log.warning("RemoteLoader: left %s: %s", server.url, words)
-        if self._nonce:
-            self._send(encode_message("CLOSE", nonce=self._nonce))
-        self._disconnect()
+    def _leave(self, line: _Line, words: str, *, refused: bool = False) -> None:
+        """Leave a server; continue at the second one where there is one, else at the next."""
+        server = line.server
+        server.words = words
+        server.refusals = server.refusals + 1 if refused else 0
+        server.pause_until = time.monotonic() + self._silence
+        log.warning("RemoteLoader: left %s: %s", server.url, words)
+        if line is self._second:
+            self._drop_second()
+        else:
+            self._line, self._second = self._second, None
+            self._won = None
+            self._close_line(line)
+            if self._line is not None and self._line.welcome and not self._continues(self._line):
+                self._open(self._line)
         if all(each.refusals for each in self._servers) and any(
             each.refusals >= _MOST_REFUSALS or len(self._servers) == 1 for each in self._servers
         ):
             self._fail(StateMismatch(f"no data server takes this run: {self.describe_servers()}"))
 
-    def _disconnect(self) -> None:
-        channel, self._channel = self._channel, None
-        self._welcome, self._nonce = False, 0
-        if channel is not None:
-            channel.close()
+    def _continues(self, line: _Line) -> bool:
+        """Tell whether the next part of a line is the next one of the epoch."""
+        return bool(line.nonce) and line.before + line.seq == self._accepted
+
+    @staticmethod
+    def _close_line(line: _Line) -> None:
+        if line.nonce:
+            line.send(encode_message("CLOSE", nonce=line.nonce))
+        line.channel.close()
+
+    def _drop_second(self) -> None:
+        second, self._second, self._won = self._second, None, None
+        if second is not None:
+            self._close_line(second)
 
     def _fail(self, error: BaseException) -> None:
         """Hand an error to the consumer, and ask for nothing more."""
         self.failure = error
         self._wanted = False
+        for line in (self._line, self._second):
+            if line is not None:
+                self._close_line(line)
+        self._line = self._second = self._won = None
         if self._question is not None:
             self._question[3].put(error)
             self._question = None
         self._items.put(LaneItem(None, BatchMark(), error))
 
-    def _send(self, *frames: Frame) -> None:
-        """Send a message; where the line is full it is lost, and the server is taken for silent."""
-        if self._channel is not None:
-            self._channel.send(frames)
+    # -- a second server
+
+    def _hedge(self) -> None:
+        """Open the lane at another server too, where this one lives and sends nothing; end what is decided."""
+        line, now = self._line, time.monotonic()
+        if self._second is not None:
+            if self._won is not None and now > self._won[1]:
+                self._drop_second()
+            return
+        if line is None or not line.nonce or line.seq >= line.granted or not self._items.empty():
+            return
+        if self.hedges.is_due(now - line.waits_since) and self._question is None:
+            self._second = self._choose_server()
+            if self._second is not None:
+                self.hedges.opened += 1
+                words = "RemoteLoader: %s sends nothing for %.1f s; %s is asked too"
+                log.info(words, line.server.url, now - line.waits_since, self._second.server.url)
+
+    def _decide(self, line: _Line, mark: BatchMark) -> None:
+        """Take note of the part that came first of two lines: the other line has lost."""
+        second = self._second
+        if second is None or self._won is not None:
+            return
+        if not second.nonce:
+            # not needed any more
+            self._drop_second()
+            return
+        part = HedgedPart.of_mark(self._accepted + 1, line.server.url, self._second_state, mark)
+        self._won = part, time.monotonic() + COMPARE_SECONDS
+        if line is second:
+            self.hedges.won += 1
+            self._line, self._second = second, self._line
+            self._ask()
+
+    def _compare(self, line: _Line, number: int, mark: BatchMark) -> None:
+        """Compare the part of the loser with that of the winner, and end its lane.
+
+        Raises:
+            StateMismatch: the two servers differ.
+        """
+        won = self._won
+        if won is not None and won[0].number == number:
+            lost = HedgedPart.of_mark(number, line.server.url, self._second_state, mark)
+            compare_parts(won[0], lost, {each.url: each.functions for each in self._servers})
+        self._drop_second()
 
     # -- messages
 
-    def _take_message(self, frames: Sequence[Frame]) -> None:
+    def _take_message(self, line: _Line, frames: Sequence[Frame]) -> None:
         try:
             header, described = decode_message(frames, _KINDS)
-            getattr(self, f"_handle_{header['kind'].lower()}")(header, described, frames)
+            getattr(self, f"_handle_{header['kind'].lower()}")(line, header, described, frames)
         except WireError as error:
-            self._leave(f"sent a malformed message: {error}", refused=True)
+            self._leave(line, f"sent a malformed message: {error}", refused=True)
 
-    def _handle_welcome(self, header: Header, state: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_welcome(self, line: _Line, header: Header, state: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         try:
             found = check_state(state)
             if self.header is not None:
                 check_same_dataset(found, self.header)
         except StateMismatch as error:
-            self._leave(f"serves another dataset: {error}", refused=True)
+            self._leave(line, f"serves another dataset: {error}", refused=True)
             return
         if self.header is None:
             self.header = found
-        self._welcome = True
-        if self._server is not None:
-            self._server.words = "connected"
-        if self._order is not None:
-            self._open()
-        if self._question is not None:
+        line.welcome = True
+        line.server.words, line.server.functions = "connected", found["functions"]
+        self._open(line)
+        if line is self._line:
             self._ask()
 
-    def _open(self) -> None:
+    def _open(self, line: _Line) -> None:
         """Open the lane after what was accepted last, under a new nonce."""
         order, position = self._order, self._position
         if order is None or position is None:
             return
-        self._nonce, self._seq, self._granted = secrets.randbits(62) + 1, 0, self._find_room()
-        place = order.beginning.place
+        second = line is self._second
+        line.nonce, line.before, line.seq = secrets.randbits(62) + 1, self._accepted, 0
+        line.granted = 1 if second else self._find_room()
+        line.waits_since = time.monotonic()
+        place, until, state = order.beginning.place, position.find_index(), position.received.state_dict()
+        if second:
+            self._second_state = None if until else state
         header = encode_message(
             "OPEN",
-            nonce=self._nonce,
+            nonce=line.nonce,
             rank=place.rank,
             ranks=place.world_size,
             batch=order.batch,
             start=order.beginning.start,
-            until=position.find_index(),
-            credit=self._granted,
+            until=until,
+            credit=line.granted,
+            hedge=second,
             **order.flags,
         )
-        self._send(header, encode_json(position.received.state_dict()))
+        line.send(header, encode_json(state))
 
     def _ask(self) -> None:
-        if self._question is not None:
+        line = self._line
+        if self._question is not None and line is not None and line.welcome:
             nonce, entries, state, _ = self._question
-            self._send(encode_message("ASK", nonce=nonce, **entries), encode_json(state))
+            line.send(encode_message("ASK", nonce=nonce, **entries), encode_json(state))
 
     def _find_room(self) -> int:
         """Return how many more parts may come."""
@@ -380,138 +440,96 @@ class LaneClient(threading.Thread):
             most = min(most, order.ahead_bytes // self._largest - 1)
         return max(0, max(0, most) + 1 - self._items.qsize())
 
-    def _grant(self) -> None:
-        if self._nonce and self._order is not None:
-            to = self._seq + self._find_room()
-            if to > self._granted:
-                self._granted = to
-                self._send(encode_message("CREDIT", nonce=self._nonce, to=to))
+    def _grant(self, line: _Line) -> None:
+        if line.nonce and self._order is not None:
+            to = line.seq + self._find_room()
+            if to > line.granted:
+                if line.granted == line.seq:
+                    line.waits_since = time.monotonic()
+                line.granted = to
+                line.send(encode_message("CREDIT", nonce=line.nonce, to=to))
 
-    def _handle_part(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:
+    def _handle_part(self, line: _Line, header: Header, described: Json, frames: Sequence[Frame]) -> None:
         order, position = self._order, self._position
-        if header["nonce"] != self._nonce or order is None or position is None:
+        if header["nonce"] != line.nonce or order is None or position is None:
             return
-        if header["seq"] > self._granted:
+        if header["seq"] > line.granted:
             raise WireError("a part that was not asked for")
-        if header["seq"] != self._seq + 1:
+        if header["seq"] != line.seq + 1:
             # one was lost on the way
-            self._open()
+            self._begin_again(line)
             return
         batch, mark = decode_part(header, described, frames, order.beginning.start)
-        self.alive = time.monotonic()
-        self._seq += 1
+        now = self.alive = time.monotonic()
+        line.seq += 1
+        number = line.before + line.seq
+        if number <= self._accepted:
+            self._compare(line, number, mark)
+            return
+        if line.seq > 1:
+            # the first one of a line is that of a server that restores
+            self.hedges.note_part(now - line.waits_since)
+        line.waits_since = now
+        self._decide(line, mark)
+        self._accepted += 1
         position.take(mark)
-        if self._server is not None:
-            self._server.refusals = 0
+        line.server.refusals = 0
         size = estimate_bytes(batch)
         self._largest = max(self._largest, size)
         if header["over"]:
             self._give_up()
         self._items.put(LaneItem(END if header["over"] else batch, mark, None, size))
 
-    def _handle_failure(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
-        if header["nonce"] != self._nonce:
-            return
-        if header["seq"] != self._seq + 1:
-            self._open()
-            return
-        self._give_up()
-        self._items.put(LaneItem(None, BatchMark(), make_error(header)))
+    def _begin_again(self, line: _Line) -> None:
+        """Open the lane anew where it cannot continue as it is."""
+        if line is self._second:
+            self._drop_second()
+        else:
+            self._open(line)
 
-    def _handle_no(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_failure(self, line: _Line, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+        if header["nonce"] != line.nonce:
+            return
+        if line is self._second:
+            # the first server decides
+            self._drop_second()
+        elif header["seq"] != line.seq + 1:
+            self._open(line)
+        else:
+            self._give_up()
+            self._items.put(LaneItem(None, BatchMark(), make_error(header)))
+
+    def _handle_no(self, line: _Line, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         code, words = header["code"], header["words"]
         question = self._question
         if question is not None and header["nonce"] == question[0]:
             if code == "question":
                 self._question = None
                 question[3].put(FlowError(f"the data server could not answer: {words}"))
-            else:
-                self._leave(words)
+            elif line is self._line:
+                self._leave(line, words)
         elif code == "unknown":
-            if header["nonce"] == self._nonce and self._nonce:
-                self._open()
-        elif header["nonce"] in (0, self._nonce):
-            self._leave(words, refused=code in ("refused", "version"))
+            if header["nonce"] == line.nonce and line.nonce:
+                self._begin_again(line)
+        elif header["nonce"] in (0, line.nonce):
+            if line is self._second and code == "busy":
+                # nothing was tried
+                self.hedges.opened -= 1
+            self._leave(line, words, refused=code in ("refused", "version"))
 
-    def _handle_answer(self, header: Header, state: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_answer(self, line: _Line, header: Header, state: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         question = self._question
         if question is not None and header["nonce"] == question[0]:
             self._question = None
             self.alive = time.monotonic()
             question[3].put((header["answer"], state if header["state"] else None))
 
-    def _handle_beat(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_beat(self, line: _Line, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         """Take note that the server lives, and has not refused this run."""
         self.alive = time.monotonic()
 
-    def _handle_bye(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_bye(self, line: _Line, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         now = time.monotonic()
-        if any(server is not self._server and server.pause_until <= now for server in self._servers):
-            self._leave("ends soon")
-
-
-def decode_part(header: Header, described: Json, frames: Sequence[Frame], start: int) -> tuple[object, BatchMark]:
-    """Return the batch of a message, and its mark.
-
-    Args:
-        header: of the message.
-        described: its description.
-        frames: all frames.
-        start: index at which the trainer's epoch began.
-
-    Raises:
-        WireError: they do not keep to the protocol.
-    """
-    if not isinstance(described, dict) or described.keys() != {"batch", "progress", "counted"}:
-        raise WireError("a part with a malformed description")
-    batch = BatchDecoder(frames[2:]).decode(described["batch"])
-    until = header["until"]
-    mark = BatchMark(
-        progress=_check_progress(described["progress"]),
-        beyond=header["beyond"],
-        samples=header["samples"],
-        until=NEVER if until >= NEVER else until - start,
-        counted=_check_counts(described["counted"]),
-    )
-    return batch, mark
-
-
-def _check_progress(progress: Json) -> list[tuple[int, int, Json]]:
-    found = []
-    if not isinstance(progress, list):
-        raise WireError("a part with malformed progress")
-    for each in progress:
-        if not isinstance(each, list) or len(each) != 3 or type(each[0]) is not int or type(each[1]) is not int:
-            raise WireError("a part with malformed progress")
-        worker, turns, states = each
-        if states is not None and not (
-            isinstance(states, dict) and all(name.isdecimal() and is_stream_state(one) for name, one in states.items())
-        ):
-            raise WireError("a part with malformed states of streams")
-        found.append((worker, turns, states))
-    return found
-
-
-def _check_counts(counted: Json) -> list[RowCounts]:
-    found = []
-    if not isinstance(counted, list):
-        raise WireError("a part with malformed counts")
-    for each in counted:
-        if not isinstance(each, list) or len(each) != 3 or type(each[0]) is not int:
-            raise WireError("a part with malformed counts")
-        for counts in each[1:]:
-            if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
-                raise WireError("a part with malformed counts")
-        found.append(RowCounts(*each))
-    return found
-
-
-def make_error(header: Header) -> WebDatasetError:
-    """Return what ended a lane at its server as an error of the same class, where this library has it."""
-    kind = getattr(errors, header["type"], None) if header["type"].isidentifier() else None
-    if not (isinstance(kind, type) and issubclass(kind, WebDatasetError)):
-        kind = FlowError
-    error: WebDatasetError = kind.__new__(kind)
-    # the classes have arguments of their own
-    WebDatasetError.__init__(error, f"at the data server: {header['words']}")
-    return error.locate(**{name: header[name] or None for name in ("url", "key", "field")})
+        others = (each for each in self._servers if each is not line.server)
+        if line is self._second or any(each.pause_until <= now for each in others):
+            self._leave(line, "ends soon")

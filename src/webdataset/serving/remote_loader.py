@@ -33,7 +33,8 @@ from webdataset.loading.partition import (
     find_next_position,
 )
 from webdataset.serving.curve_keys import load_key_pair, load_public_key
-from webdataset.serving.lane_client import LaneClient, LaneItem, LaneOrder
+from webdataset.serving.lane_client import LaneClient
+from webdataset.serving.lane_progress import LaneItem, LaneOrder
 from webdataset.serving.zmq_transport import Channel, ZmqChannel
 from webdataset.shards.expand import expand_urls
 from webdataset.stages.base import Json
@@ -51,13 +52,19 @@ class RemoteAdapter(ElasticAdapter):
         connect: makes a line to one of them.
         timeout: seconds without any server until an error; None waits.
         silence_seconds: after which a server is left for the next one.
+        hedge_seconds: after which a second server is asked; None waits.
     """
 
     def __init__(
-        self, urls: Sequence[str], connect: Callable[[str], Channel], timeout: float | None, silence_seconds: float
+        self,
+        urls: Sequence[str],
+        connect: Callable[[str], Channel],
+        timeout: float | None,
+        silence_seconds: float,
+        hedge_seconds: float | None = None,
     ) -> None:
         self.urls, self._connect = list(urls), connect
-        self._timeout, self._silence = timeout, silence_seconds
+        self._timeout, self._silence, self._hedge = timeout, silence_seconds, hedge_seconds
         self._lane: LaneClient | None = None
         # closes the lane when the loader is forgotten
         self._ending: weakref.finalize[[], RemoteAdapter] | None = None
@@ -77,7 +84,7 @@ class RemoteAdapter(ElasticAdapter):
             self.close()
             place = worker_context()
             name = f"{place.rank}/{place.world_size}/{place.worker}"
-            self._lane = lane = LaneClient(self.urls, self._connect, name, self._silence)
+            self._lane = lane = LaneClient(self.urls, self._connect, name, self._silence, self._hedge)
             lane.header = self._header
             self._owner = os.getpid()
             self._ending = weakref.finalize(self, lane.close)
@@ -231,6 +238,8 @@ class RemoteLoader(Loader):
         pin_memory: copy through page-locked memory on the way to a device.
         timeout: seconds without any server until an error; None waits, and warns every 30 seconds.
         silence_seconds: after which a server that says nothing is left for the next one.
+        hedge_seconds: after which, at the earliest, a server that lives and sends no batch is raced by another one: the
+            first batch wins. It waits five times as long as batches usually take, if that is longer. None waits.
 
     Raises:
         UsageError: arguments that cannot mean anything, or neither keys nor ``plain``.
@@ -255,12 +264,13 @@ class RemoteLoader(Loader):
         pin_memory: bool = False,
         timeout: float | None = None,
         silence_seconds: float = 3.0,
+        hedge_seconds: float | None = 1.0,
     ) -> None:
         urls = expand_urls(servers)
         if not urls:
             raise UsageError("servers=[]: name at least one, tcp://host:5600")
         connect = _Connection(urls, key, server_key, plain=plain)
-        self._remote = RemoteAdapter(urls, connect, timeout, silence_seconds)
+        self._remote = RemoteAdapter(urls, connect, timeout, silence_seconds, hedge_seconds)
         super().__init__(
             self._remote,
             batch_size,

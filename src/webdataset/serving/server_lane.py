@@ -29,15 +29,8 @@ from webdataset.loading.partition import (
     count_indices_before,
     find_next_position,
 )
-from webdataset.loading.worker import NEVER
-from webdataset.serving.batch_format import BatchEncoder
-from webdataset.serving.wire_format import (
-    LARGEST_DESCRIPTION_BYTES,
-    Frame,
-    Header,
-    encode_json,
-    encode_message,
-)
+from webdataset.serving.batch_format import encode_part
+from webdataset.serving.wire_format import Frame, Header, encode_json, encode_message
 from webdataset.stages.base import Json
 
 if TYPE_CHECKING:
@@ -164,8 +157,9 @@ class Lane(threading.Thread):
         # of messages, until they are handed to the line
         self.unsent: deque[list[Frame]] = deque()
         self.samples = self.bytes = 0
-        # set by the server: when the trainer was heard last
+        # set by the server: when the trainer was heard last; whether it has another lane, at a server that is slow
         self.heard = 0.0
+        self.hedge = bool(header.get("hedge"))
         self.allow(int(header["credit"]))
 
     @property
@@ -269,36 +263,6 @@ class Lane(threading.Thread):
                 )
             ]
         )
-
-
-def encode_part(nonce: int, seq: int, batch: object, mark: BatchMark, start: int, *, over: bool) -> list[Frame]:
-    """Return a batch with its mark as a message.
-
-    Args:
-        nonce: of the lane.
-        seq: number of the message.
-        batch: any; None at the end.
-        mark: what the trainer has received with it.
-        start: index at which the lane began; indices are sent from the start of the epoch.
-        over: the epoch is.
-
-    Raises:
-        EncodingError: it holds something that cannot be described.
-    """
-    encoder = BatchEncoder()
-    described = encoder.encode(batch)
-    counted = [[each.row, each.skips, each.drops] for each in mark.counted]
-    description = {"batch": described, "progress": mark.progress, "counted": counted}
-    header = encode_message(
-        "PART",
-        nonce=nonce,
-        seq=seq,
-        samples=mark.samples,
-        beyond=mark.beyond,
-        until=min(NEVER, start + mark.until),
-        over=over,
-    )
-    return [header, encode_json(description, LARGEST_DESCRIPTION_BYTES), *encoder.finish()]
 
 
 class Question(threading.Thread):

@@ -18,6 +18,7 @@ _NAMES: Final = {
     "samples": ("counter", "samples sent"),
     "bytes": ("counter", "bytes sent"),
     "opened": ("counter", "lanes that trainers opened"),
+    "hedged": ("counter", "lanes that trainers opened since another server was slow"),
     "asked": ("counter", "questions about states"),
     "messages": ("counter", "messages received"),
     "malformed": ("counter", "messages that were dropped"),

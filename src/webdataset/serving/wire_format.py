@@ -19,7 +19,7 @@ from webdataset.stages.base import Json
 Frame: TypeAlias = "bytes | memoryview"
 Header: TypeAlias = dict[str, Json]
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 LARGEST_HEADER_BYTES: Final = 1 << 16
 # a state has about 1 KB for each stream with a buffer of 10 000 samples
 LARGEST_STATE_BYTES: Final = 1 << 23
@@ -32,7 +32,7 @@ _LONGEST_TEXT = 8192
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 _TEXTS = ("code", "words", "type", "url", "key", "field", "what")
-_FLAGS = ("drop_last", "exact", "ragged", "over", "answer", "state")
+_FLAGS = ("hedge", "drop_last", "exact", "ragged", "over", "answer", "state")
 SCHEMAS: Final[dict[str, tuple[str, ...]]] = {
     # of a trainer
     "HELLO": ("version",),
@@ -44,6 +44,7 @@ SCHEMAS: Final[dict[str, tuple[str, ...]]] = {
         "start",
         "until",
         "credit",
+        "hedge",
         "drop_last",
         "exact",
         "ragged",
