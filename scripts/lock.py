@@ -2,8 +2,8 @@
 
 ``lock.py`` keeps the versions that the file names and adds those it lacks; ``lock.py NAME ...`` chooses the versions of
 some packages anew, ``lock.py --upgrade`` all of them but torch's. pip resolves the environments of the suite, of the
-published versions and of the other projects (scripts/interop.py), for the oldest and the newest Python found here;
-nothing is installed. ``lock.py --check`` compares the environment that runs it with the file instead.
+published versions and of the other projects (scripts/interop.py, scripts/peers.py), for the oldest and the newest
+Python found here; nothing is installed. ``lock.py --check`` compares the environment that runs it with the file instead.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from supported import found
 
+import peers
 from interop import OURS, PEERS, WIDS_PEER
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,7 +93,27 @@ def environments(oldest: bool) -> list[list[str]]:  # noqa: FBT001  one of two
         oldest: for the oldest Python, which has torch, and on which other projects are installed.
     """
     oracles = [[f"webdataset=={version}", *ORACLE] for version in PUBLISHED]
-    return [[*OURS, *PEERS], [WIDS_PEER], SUITE, *oracles] if oldest else [SUITE, *oracles]
+    measured = [wanted for name, wanted in peers.PEERS.items() if name not in peers.APART]
+    return [[*OURS, *PEERS], [WIDS_PEER], SUITE, *oracles, *measured] if oldest else [SUITE, *oracles]
+
+
+def lock_apart(name: str, chosen_anew: set[str]) -> str:
+    """Resolve the environment of a project that has a lock of its own.
+
+    Args:
+        name: one of ``peers.APART``.
+        chosen_anew: canonical names of the packages whose present versions do not count; "" stands for all.
+
+    Returns:
+        The file's text.
+    """
+    python = min(found())
+    number, file = f"{python[0]}.{python[1]}", peers.APART[name]
+    held = {package: version for package, version in read(LOCK, number).items() if package in HELD}
+    before = read(file, number) if file.exists() else {}
+    kept = {n: v for n, v in before.items() if not chosen_anew & {n, ""}}
+    resolved = resolve(found()[python], peers.PEERS[name], {**kept, **held})
+    return HEADER + "".join(f"{n}=={v}\n" for n, v in sorted(resolved.items()) if n not in peers.UNFIT)
 
 
 def lock_all(chosen_anew: set[str]) -> str:
@@ -168,6 +189,8 @@ def main() -> None:
         sys.exit("\n".join(wrong) if wrong else 0)
     anew = {canonicalize_name(name) for name in options.names} | ({""} if options.upgrade else set())
     LOCK.write_text(lock_all(anew), encoding="utf-8")
+    for name, file in peers.APART.items():
+        file.write_text(lock_apart(name, anew), encoding="utf-8")
 
 
 if __name__ == "__main__":

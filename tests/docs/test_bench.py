@@ -110,6 +110,65 @@ def test_table_says_what_misses():
     assert text.endswith("Measured 2026-01-01 on a machine; medians, both libraries in turns.")
 
 
+def test_units_and_runs_are_told():
+    """Figures are shown in the unit of their name; several runs and the load are told under the table."""
+    table = load("table")
+    answers = {"index million": {"build_ratio": 0.4, "open_s": 2.0, "lookup_ratio": 0.6, "len_ms": 0.5}}
+    kept = {"answers": answers, "date": "2026-01-01", "machine": "a machine", "runs": 3, "load": ["1 2 3", "4 5 6"]}
+    text = table.table(kept)
+    assert "0.5x | 0.5x | 0.4x | aim reached |" in text
+    assert "| 1 s | 1 s | 2 s | MISS |" in text
+    assert "| 1 ms | 1 ms | 0.5 ms | aim reached |" in text
+    assert text.endswith("Medians of 3 runs. Load averages (1, 5, 15 minutes): 1 2 3 before, 4 5 6 after.")
+
+
+def bench_with(folder, scripts):
+    """Copy the table into a folder with some scripts of its own; return the table's module."""
+    (folder / "table.py").write_text((BENCH / "table.py").read_text(encoding="utf-8"), encoding="utf-8")
+    for name, text in scripts.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("bench_copy", folder / "table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+COUNTING = """
+import json, pathlib
+counter = pathlib.Path(__file__).with_suffix(".count")
+runs = int(counter.read_text()) if counter.exists() else 0
+counter.write_text(str(runs + 1))
+print(json.dumps({"question": "raw W2", "ratio": [9, 1, 5][runs], "machine": f"run {runs}"}))
+"""
+
+
+def test_runs_are_medians_and_what_is_missing_is_named(tmp_path):
+    """Each figure is the median of the runs; missing, failing and left out scripts are named, and the others count."""
+    left_out = 'print(\'{"question": "chain W2", "left_out": "not here"}\')'
+    table = bench_with(tmp_path, {"raw": COUNTING, "chain": left_out, "stage": "raise SystemExit(3)"})
+    table.RUNS = 3
+    found, notes = table.answers(["raw", "absent", "stage", "chain"])
+    assert found["raw W2"] == {"question": "raw W2", "ratio": 5, "machine": "run 0"}
+    assert notes == [
+        "left out: bench/absent.py is not there",
+        "FAILED: bench/stage.py failed with status 3",
+        "left out: chain W2: not here",
+    ]
+
+
+def test_chosen_scripts_show_their_rows_and_keep_nothing(tmp_path):
+    """``table.py NAME`` prints the rows of one script, with the load; a failing script makes the command fail."""
+    bench_with(tmp_path, {"raw": COUNTING, "stage": "raise SystemExit(3)"})
+    command = [sys.executable, tmp_path / "table.py"]
+    result = subprocess.run([*command, "raw"], capture_output=True, text=True, check=True)
+    assert "| raw iteration W2, small samples | 40x | 60x | 9x | MISS |" in result.stdout
+    assert "Load averages" in result.stdout
+    assert not (tmp_path / "out").exists()
+    failed = subprocess.run([*command, "stage"], capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert "bench/stage.py failed" in failed.stderr
+
+
 def test_plot_is_drawn(tmp_path):
     """The figures are drawn as an SVG file."""
     pytest.importorskip("matplotlib")
