@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "native" / "take_samples.c"
+COMPILER = os.environ.get("CC", "gcc")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1"]
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -54,31 +56,30 @@ def python_flags() -> list[str]:
     return [f"-I{sysconfig.get_path('include')}", f"-I{sysconfig.get_path('platinclude')}"]
 
 
-def compile_sanitized(target: Path) -> Path:
-    """Compile the core under AddressSanitizer and UndefinedBehaviorSanitizer.
+def compile_module(target: Path, *flags: str) -> None:
+    """Compile the core.
 
     Args:
         target: the file to write.
-
-    Returns:
-        The same.
+        *flags: for the compiler.
 
     Raises:
         subprocess.CalledProcessError: the compiler fails.
     """
-    command = [os.environ.get("CC", "gcc"), "-shared", "-fPIC", *SANITIZERS, *python_flags(), str(SOURCE)]
-    subprocess.run([*command, "-o", str(target)], check=True)
-    return target
+    usual = ["-shared", "-fPIC", *(["-DFREE_THREADED"] if sysconfig.get_config_var("Py_GIL_DISABLED") else [])]
+    subprocess.run([COMPILER, *usual, *flags, *python_flags(), str(SOURCE), "-o", str(target)], check=True)
 
 
-def run_sanitized(command: list[str]) -> int:
-    """Run a program whose extension modules are compiled with sanitizers; return its exit status.
+def sanitize(program: str) -> int:
+    """Run a program again with a core that is compiled with sanitizers; return its exit status.
+
+    Python was compiled without them, so their library is loaded before it; its memory comes from malloc, so that each
+    object is watched.
 
     Args:
-        command: of a Python that was compiled without: the run-time library is loaded before it. Python's memory comes
-            from malloc, so that each object is watched.
+        program: its path; it has ``--sanitize`` among its words, and takes ``--core``.
     """
-    find = [os.environ.get("CC", "gcc"), "-print-file-name="]
+    find = [COMPILER, "-print-file-name="]
     found = [
         subprocess.run([find[0], find[1] + name], capture_output=True, text=True, check=True).stdout.strip()
         for name in ("libasan.so", "libubsan.so")
@@ -90,4 +91,9 @@ def run_sanitized(command: list[str]) -> int:
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",
     }
-    return subprocess.run(command, env=environment, check=False).returncode
+    with tempfile.TemporaryDirectory() as folder:
+        core = Path(folder, "_native.so")
+        compile_module(core, *SANITIZERS)
+        words = [word for word in sys.argv[1:] if word != "--sanitize"]
+        command = [sys.executable, program, *words, "--core", str(core)]
+        return subprocess.run(command, env=environment, check=False).returncode

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.archive_fuzz import SIZES, Case, draw_cases, find_difference
+from support.archive_fuzz import FILE_CHUNKS, SIZES, Case, draw_cases, find_difference
 from webdataset.samples.address import Address
 from webdataset.samples.native_core import load_native
 from webdataset.tar.header import BLOCK
@@ -41,7 +41,8 @@ def decode(data: bytes) -> Case:
     }
     if start & 0x80:
         rules["start"] = Address(0, start & 3, ((start >> 2) & 15) * BLOCK)
-    return Case(str(other), content, SIZES[sizes % len(SIZES)], rules)
+    chunks = FILE_CHUNKS[(other >> 3) % len(FILE_CHUNKS)] if other & 0x80 else None
+    return Case(str(other), content, SIZES[sizes % len(SIZES)], rules, chunks)
 
 
 def encode(case: Case, rng: random.Random) -> bytes:

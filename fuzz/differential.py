@@ -160,10 +160,7 @@ def main() -> int:
     """Run."""
     options = parse()
     if options.sanitize:
-        with tempfile.TemporaryDirectory() as folder:
-            core = cores.compile_sanitized(Path(folder, "_native.so"))
-            words = [word for word in sys.argv[1:] if word != "--sanitize"]
-            return cores.run_sanitized([sys.executable, __file__, *words, "--core", str(core)])
+        return cores.sanitize(__file__)
     if options.case is not None:
         cores.use(options.core)
         cores.require()

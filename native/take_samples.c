@@ -131,11 +131,20 @@ static PyObject *find_field(Taker *self, const char *bytes, Py_ssize_t length)
     return known->field;
 }
 
-static int append_number(PyObject *list, long long value)
+/* Appends a sample and its offset, or neither. */
+static int append_sample(PyObject *samples, PyObject *offsets, PyObject *sample, long long start)
 {
-    PyObject *number = PyLong_FromLongLong(value);
+    PyObject *number = PyLong_FromLongLong(start);
     if (number == NULL) return -1;
-    int failed = PyList_Append(list, number);
+    Py_ssize_t count = PyList_Size(samples);
+    int failed = PyList_Append(samples, sample);
+    if (!failed && PyList_Append(offsets, number) < 0) {
+        PyObject *type, *value, *traceback;
+        failed = -1;
+        PyErr_Fetch(&type, &value, &traceback);
+        PyList_SetSlice(samples, count, count + 1, NULL);
+        PyErr_Restore(type, value, traceback);
+    }
     Py_DECREF(number);
     return failed;
 }
@@ -231,7 +240,7 @@ static PyObject *take(Taker *self, PyObject *args)
             if (repeated) break;
         }
         else {
-            if (sample != Py_None && (PyList_Append(samples, sample) < 0 || append_number(offsets, start) < 0)) goto failed;
+            if (sample != Py_None && append_sample(samples, offsets, sample, start) < 0) goto failed;
             PyObject *made = PyDict_Copy(self->stamp);
             if (made == NULL) goto failed;
             Py_DECREF(sample);

@@ -10,15 +10,21 @@ import io
 import os
 import random
 import tarfile
+import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import webdataset as wds
 from webdataset.core.errors import WebDatasetError
 from webdataset.samples.address import Address
 from webdataset.samples.sample_reader import Reading, read_samples
+from webdataset.storage.streams import LocalFileStream
+from webdataset.tar import scanner
 from webdataset.tar.header import BLOCK, Limits
 
 EXTENSIONS = ["jpg", "cls", "json", "seg.png", "JPG", "txt", "x" * 60, "é", "__bad__", "__key__", "__url__", ""]
@@ -27,7 +33,10 @@ KEYS = [
     "",
 ]  # fmt: skip
 SMALL = [0, 1, 5, 511, 512, 513, 1200]
-LARGE = [20_000, 140_000]
+# around what is read by itself
+LARGE = [4000, 16_383, 16_384, 16_385, 20_000, 66_000, 131_071, 131_072, 140_000]
+# first and later chunks of a file
+FILE_CHUNKS = [(512, 512), (1024, 40 * 1024), (32 * 1024, 384 * 1024)]
 # sizes of the pieces that a stream gives; None: as many bytes as it is asked for
 SIZES: list[list[int] | None] = [None, None, [1, 7, 100], [511, 512, 513], [700], [5000, 33_000], [1 << 20]]
 WRITERS = ["ustar", "gnu", "pax", "pax-mtime", "ours", "ours-pax"]
@@ -47,12 +56,14 @@ class Case:
         content: the archive.
         sizes: of the pieces that its stream gives.
         rules: of reading, and ``continues`` (what the handler answers), ``start`` (an address) and ``observed``.
+        chunks: the archive is a local file, which is read in chunks of these sizes: the first one, and the others.
     """
 
     seed: str
     content: bytes
     sizes: list[int] | None
     rules: dict[str, Any]
+    chunks: tuple[int, int] | None = None
 
 
 class Chunks:
@@ -258,7 +269,7 @@ def draw_case(seed: str, whole: bytes | None = None) -> Case:
     if rules["start"] is None and rng.random() < 0.05:
         content = gzip.compress(content, 1, mtime=0)
         content = content if rng.random() < 0.5 else content[: rng.randint(0, len(content))]
-    return Case(seed, content, sizes, rules)
+    return Case(seed, content, sizes, rules, rng.choice(FILE_CHUNKS) if rng.random() < 0.2 else None)
 
 
 def draw_cases(seed: str, archives: range, damaged: int = 40) -> Iterator[Case]:
@@ -279,6 +290,32 @@ def draw_cases(seed: str, archives: range, damaged: int = 40) -> Iterator[Case]:
 def describe(error: BaseException) -> tuple[Any, ...]:
     """Return what an error says."""
     return type(error).__name__, str(error), *(getattr(error, name, None) for name in ("url", "key", "field", "offset"))
+
+
+@cache
+def make_folder(process: int) -> "tempfile.TemporaryDirectory[str]":  # noqa: ARG001  a fork has one of its own
+    """Return a folder for the files of a process."""
+    return tempfile.TemporaryDirectory()
+
+
+@contextmanager
+def open_case(case: Case) -> Iterator[Any]:
+    """Give the stream of a case; it is closed by what reads it.
+
+    Args:
+        case: one with ``chunks`` is written to a file.
+    """
+    if case.chunks is None:
+        yield Chunks(case.content, random.Random(case.seed), case.sizes)
+        return
+    path = Path(make_folder(os.getpid()).name, "s.tar")
+    path.write_bytes(case.content)
+    before = scanner.FIRST_CHUNK, scanner.CHUNK
+    scanner.FIRST_CHUNK, scanner.CHUNK = case.chunks  # type: ignore[misc]  # for a test alone
+    try:
+        yield LocalFileStream(str(path))
+    finally:
+        scanner.FIRST_CHUNK, scanner.CHUNK = before  # type: ignore[misc]
 
 
 def play(case: Case, *, native: bool) -> tuple[list[Any], list[str]]:
@@ -305,9 +342,9 @@ def play(case: Case, *, native: bool) -> tuple[list[Any], list[str]]:
     rules = {name: value for name, value in case.rules.items() if name not in ("continues", "start", "observed")}
     if case.rules.get("observed"):
         rules["observer"] = observe
-    shards = [{"url": "s.tar", "stream": Chunks(case.content, random.Random(case.seed), case.sizes), "__mark__": 7}]
     reading = Reading(handler=handle, addresses=True, **rules)
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, open_case(case) as stream:
+        shards = [{"url": "s.tar", "stream": stream, "__mark__": 7}]
         warnings.simplefilter("always")
         try:
             for sample in read_samples(shards, reading, start=case.rules["start"]):
