@@ -47,7 +47,7 @@ WAYS = {
     "lance_batches": Way("Lance, Arrow batches", "lance", "read_lance", "batches", (-40, -30, -16, -100)),
     "parquet": Way("HF datasets, Parquet", "datasets", "read_parquet", places=(-8, -40, -120, -300)),
     "hf_tars": Way("HF datasets, tar shards", "datasets", "read_hf_tars"),
-    "grain": Way("grain, ArrayRecord", "grain", "read_grain", places=(0, 8, 30, 70)),
+    "grain": Way("grain, ArrayRecord", "grain", "read_grain", places=(66, 80, 90, 100)),
     "spdl": Way("SPDL `iter_tarfile`", "spdl", "read_spdl"),
     "dali": Way("DALI, CPU", "dali", "read_dali"),
     "turboloader": Way("TurboLoader", "turboloader", "read_turboloader", raw=False),

@@ -3,7 +3,7 @@
 Sixty samples of a small JPEG and a json field. Tar shards are cut between two members of a sample, as a failed download
 leaves them; get one bit flipped in the header of a member (in its name, size, type and checksum, each in a run of its
 own) or in a picture's bytes; or hold two samples whose members take turns. What others converted the whole shard to is
-cut to three fifths, and gets its bits flipped where its format keeps sizes and offsets, or in the middle.
+cut to three fifths, and gets its bits flipped where its format keeps sizes and offsets, or in between.
 """
 
 import contextlib
@@ -23,6 +23,8 @@ from shards import Sample, write_tar
 COUNT, MIDDLE = 60, 30
 # In a header of 512 bytes: the last digit of the key, of the size, the type, and the checksum.
 HEADER_PLACES = (6, 134, 156, 150)
+# Parts of a file of another format that the bytes of its samples take, where bits are flipped.
+SHARES = (0.2, 0.35, 0.5, 0.65)
 CASES = ("cut", "header", "payload", "interleaved")
 
 
@@ -100,7 +102,10 @@ def damaged_copies(way: Way, own: Path, folder: Path) -> dict[str, list[Path]]:
         with open(path, "r+b") as file:
             file.truncate(path.stat().st_size * 3 // 5)
 
-    found = {"cut": [copy("cut", cut)], "payload": [copy("payload", lambda path: flip(path, path.stat().st_size // 2))]}
+    def flip_at(share: float) -> Callable[[Path], None]:
+        return lambda path: flip(path, int(path.stat().st_size * share))
+
+    found = {"cut": [copy("cut", cut)], "payload": [copy(f"payload{share}", flip_at(share)) for share in SHARES]}
     found["header"] = [copy(f"header{place}", lambda path, place=place: flip(path, place)) for place in way.places]
     return found
 

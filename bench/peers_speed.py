@@ -27,6 +27,7 @@ from harness import ROUNDS, rounded, show
 from peers_child import TRAININGS, WAYS, Child, GoneError, RefusedError, Way
 from peers_damage import examine, read_all
 from peers_report import tables
+from peers_resume import sweep
 from shards import workspace, write, write_tar
 from table import load, machine
 
@@ -63,10 +64,10 @@ def truth(shards: list[str]) -> list[dict[str, int]]:
 
 
 def agrees(written: list[dict[str, int]], read: list[Any]) -> bool:
-    """Tell whether samples are those that were written, in order; a field that a library decoded is taken as right."""
+    """Tell whether samples are those that were written; a field that a library decoded is taken as right."""
     return len(written) == len(read) and all(
         set(right) == set(fields) and all(fields[name] in (None, right[name]) for name in right)
-        for right, (_, fields) in zip(written, read, strict=True)
+        for right, (_, fields) in zip(written, sorted(read, key=lambda sample: sample[0] or ""), strict=True)
     )
 
 
@@ -124,6 +125,7 @@ def in_turns(ways: Mapping[str, Way], shards: list[str], folder: Path, written: 
     finally:
         for child in children.values():
             child.close()
+        sweep(folder)
     for name in ways.keys() - answers:
         samples = taken[name][0]["samples"]
         used, wall = (statistics.median(each[what] for each in taken[name]) for what in ("cpu", "wall"))
@@ -184,6 +186,7 @@ def damage(ways: Mapping[str, Way]) -> Answers:
     for name, way in ways.items():
         with workspace() as folder:
             found[name] = survive(lambda way=way, folder=folder: examine(way, folder / "one"))
+            sweep(folder)
         show("peers damage", library=name, **found[name])
     return found
 
