@@ -10,7 +10,7 @@ export WDS_ORACLE_086 := $(CURDIR)/.oracles/0.2.86/bin/python
 export WDS_ORACLE_102 := $(CURDIR)/.oracles/1.0.2/bin/python
 export WDS_ORACLE_111 := $(CURDIR)/.oracles/0.2.111/bin/python
 
-.PHONY: help demo test test-rest test-all lint format bench docs wheels oracles interop clean
+.PHONY: help demo test test-rest test-all lint format bench bench-peers docs wheels oracles interop clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -46,6 +46,10 @@ format: .venv/.lint ## rewrite the files in the project's style
 
 bench: .venv/.test .oracles/1.0.2/.ready ## measure against webdataset 1.0.2; one table and a plot
 	$(BIN)/python bench/table.py $(ARGS)
+
+bench-peers: .venv/.test .oracles/1.0.2/.ready ## measure other libraries beside it, and what they make of damaged shards
+	$(BIN)/python scripts/peers.py $(ARGS)
+	$(BIN)/python bench/peers_speed.py $(ARGS)
 
 docs: .venv/.docs ## build the pages into build/site
 	$(BIN)/mkdocs build --strict -q

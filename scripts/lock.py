@@ -3,7 +3,7 @@
 ``lock.py`` keeps the versions that the file names and adds those it lacks; ``lock.py NAME ...`` chooses the versions of
 some packages anew, ``lock.py --upgrade`` all of them but torch's. pip resolves the environments of the suite, of the
 published versions and of the other projects (scripts/interop.py, scripts/peers.py), for the oldest and the newest
-Python found here; nothing is installed. ``lock.py --check`` compares the environment that runs it with the file instead.
+Python found here; nothing is installed. ``lock.py --check`` compares the environment that runs it with the file.
 """
 
 import argparse

@@ -75,7 +75,7 @@ def lock_of(name: str) -> Path:
 
 def main() -> None:
     """Make the environments of the projects that are named, or of all, two at a time; say what became of each."""
-    names = [name for name in sys.argv[1:] if name in PEERS] or list(PEERS)
+    names = [name for name in PEERS if name in sys.argv[1:]] or list(PEERS)
     FOUND.parent.mkdir(exist_ok=True)
     with ThreadPoolExecutor(2) as pool:
         problems = dict(zip(names, pool.map(install, names), strict=True))

@@ -13,7 +13,13 @@ def convert(shards, folder):
     """Convert the shards into chunks of 64 MB, its default."""
     samples = list(grouped(shards))
     litdata.optimize(
-        fn=same, inputs=samples, output_dir=folder, chunk_bytes="64MB", num_workers=1, verbose=False, start_method="fork"
+        fn=same,
+        inputs=samples,
+        output_dir=folder,
+        chunk_bytes="64MB",
+        num_workers=1,
+        verbose=False,
+        start_method="fork",
     )
 
 

@@ -14,8 +14,8 @@ for name in ("torchvision", "torchvision.datasets", "torchvision.transforms", "t
 vars(sys.modules["torchvision.datasets"]).update(VisionDataset=SimpleNamespace, CIFAR10=None)
 vars(sys.modules["torchvision.transforms.functional"]).update(to_tensor=None)
 
-from reader import Again, Reader, grouped, keyed
-from streaming import MDSWriter, StreamingDataset
+from reader import Again, Reader, grouped, keyed  # noqa: E402
+from streaming import MDSWriter, StreamingDataset  # noqa: E402
 
 
 def convert(shards, folder):

@@ -1,7 +1,8 @@
 """webdataset, this library or 1.0.2: tar shards as they are, undecoded."""
 
-import webdataset as wds
 from reader import Reader
+
+import webdataset as wds
 
 
 def plain(shards, _folder):

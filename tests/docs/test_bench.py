@@ -178,7 +178,73 @@ def test_plot_is_drawn(tmp_path):
     assert "<svg" in path.read_text()
 
 
-def test_the_page_has_the_block_that_is_refreshed():
-    """The page of figures keeps the marks between which the table is copied."""
-    text = (BENCH.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    assert text.count("<!-- bench -->") == text.count("<!-- /bench -->") == 1
+@pytest.mark.parametrize(("page", "mark"), [("benchmarks", "bench"), ("peers", "peers")])
+def test_the_page_has_the_block_that_is_refreshed(page, mark):
+    """The pages of figures keep the marks between which the tables are copied."""
+    text = (BENCH.parent / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert text.count(f"<!-- {mark} -->") == text.count(f"<!-- /{mark} -->") == 1
+
+
+def test_libraries_are_asked_about_speed_and_damage():
+    """This library and 1.0.2 (here itself again) read all data, and raise at each damage but that of contents."""
+    pytest.importorskip("simplejpeg")
+    environment = {**os.environ, "BENCH_ROUNDS": "1", "BENCH_SCALE": "0.002", "WDS_ORACLE_102": sys.executable}
+    command = [sys.executable, BENCH / "peers_speed.py", "ours"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    asked = [(line["question"], line["library"]) for line in lines]
+    questions = ("peers W1", "peers W2", "peers W3", "peers damage", "peers train")
+    assert asked == [(question, library) for question in questions for library in ("ours", "1.0.2")]
+    assert all(line["samples_a_cpu_second"] > 0 for line in lines if line["question"] != "peers damage")
+    for line in lines:
+        if line["question"] == "peers damage":
+            errors = {case: [each["error"] for each in line[case]] for case in ("cut", "header", "interleaved")}
+            assert [error.partition(":")[0] for error in errors["cut"]] == ["Truncated"]
+            assert [error.partition(":")[0] for error in errors["header"]] == ["BadHeader"] * 4
+            assert [error.partition(":")[0] for error in errors["interleaved"]] == ["SplitSample"]
+            assert line["payload"] == [{"lost": 1, "half": 0, "changed": 1, "error": None}]
+    assert "| raises `Truncated` | raises `BadHeader`; 4 of 4 raise |" in result.stdout
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    """The modules of bench/ that ask other libraries."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    names = ("peers_child", "peers_damage", "peers_report", "peers_speed")
+    return type("Peers", (), {name.removeprefix("peers_"): importlib.import_module(name) for name in names})
+
+
+def test_a_library_that_is_not_here_is_named_and_the_others_are_asked(peers, tmp_path, monkeypatch):
+    """Its row says why; so does that of one whose process dies."""
+    monkeypatch.setattr(peers.child, "ROOT", tmp_path)
+    (tmp_path / ".venvs").mkdir()
+    (tmp_path / ".venvs" / "peers.json").write_text(json.dumps({"lance": "ERROR: no such version"}), encoding="utf-8")
+    shards = load("shards").write("W2", tmp_path, scale=0.002)
+    ways = {name: peers.child.WAYS[name] for name in ("lance", "litdata", "ours")}
+    ways["broken"] = peers.child.Way("broken", "ours", "read_litdata")
+    answers = peers.speed.in_turns(ways, shards, tmp_path, peers.speed.truth(shards))
+    assert answers["lance"] == {"left_out": "ERROR: no such version"}
+    assert "make bench-peers" in answers["litdata"]["left_out"]
+    assert answers["broken"]["left_out"].startswith("ModuleNotFoundError")
+    assert answers["ours"]["samples_a_cpu_second"] > 0
+
+
+def test_what_came_of_damage_is_judged(peers):
+    """Lost, half and changed samples are told apart; a table says the worst of several runs."""
+    whole = [[str(number), {"a": number, "b": 0}] for number in range(4)]
+    judge, outcome = peers.damage.judge, peers.report.outcome
+    assert judge(whole, whole, None) == {"lost": 0, "half": 0, "changed": 0, "error": None}
+    cut = judge(whole, [*whole[:2], ["2", {"a": 2}]], None)
+    assert cut == {"lost": 2, "half": 1, "changed": 0, "error": None}
+    other = judge(whole, [*whole[:3], ["2", {"a": 3, "b": 0}]], None)
+    assert other == {"lost": 1, "half": 0, "changed": 1, "error": None}
+    raised = judge(whole, whole[:2], "Truncated: the end")
+    assert outcome([raised]) == "raises `Truncated`"
+    assert outcome([judge(whole, whole, None)]) == "not affected"
+    assert outcome([raised, cut, raised]) == "**silent: 2 lost, 1 half**; 2 of 3 raise"
+    assert (
+        outcome([judge(whole, whole[:1], None), judge(whole, [], "dies (-11)")]) == "**silent: 3 lost**; 0 of 2 raise"
+    )
+    assert outcome([raised, judge(whole, [], "hangs")]) == "**hangs**; 1 of 2 raise"
+    assert outcome(None) == "-"
