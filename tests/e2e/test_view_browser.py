@@ -472,6 +472,10 @@ def test_a_phone_and_both_themes(browser: Any, viewer: RunningViewer, scheme: st
                 "[...document.querySelectorAll('.detail-body > *, .panel, .notice, .finding, .card')].filter(one => one.getBoundingClientRect().right > 391).map(one => one.className)"  # noqa: E501
             )
             assert wide == [], route
+            tall = "[...document.querySelectorAll('.viewbar-title')].filter(one => one.offsetHeight > 50)"
+            assert page.evaluate(f"{tall}.map(one => one.innerText)") == [], route
+            names = "[...document.querySelectorAll('.view-link span')].filter(one => one.offsetHeight > 8).length"
+            assert page.evaluate(names) >= 3, route
         light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]")
         assert (light > 200) == (scheme == "light")
         page.click(".theme-button")
@@ -601,6 +605,10 @@ def test_a_batch_is_the_loader_s(browser: Any, run: tuple[RunningViewer, Any], s
         page.goto("about:blank")
         page.goto(link)
         page.wait_for_selector("text=Read them")
+        # what is left out is not an empty box: it says what is assumed
+        empty = "[...document.querySelectorAll('.batch-form input')].filter(one => !one.value && !one.placeholder)"
+        assert page.evaluate(f"{empty}.map(one => one.name)") == []
+        assert page.locator('.batch-form input[name="worker"]').get_attribute("placeholder") == "any"
 
 
 def test_two_datasets_side_by_side(browser: Any, run: tuple[RunningViewer, Any]) -> None:

@@ -6,7 +6,7 @@ import sys
 # albumentations asks a server for newer versions of itself when it is imported
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 
-from img2dataset import download  # noqa: E402  # type: ignore[import-not-found]
+from img2dataset import download  # type: ignore[import-not-found]  # noqa: E402
 
 # the processes that it starts import this file again
 if __name__ == "__main__":

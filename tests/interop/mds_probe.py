@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+library = torch.library.Library("torchvision", "DEF")
 for name in ("nms", "qnms"):
     library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
 
-from streaming import MDSWriter, StreamingDataset  # noqa: E402  # type: ignore[import-not-found]
+from streaming import MDSWriter, StreamingDataset  # noqa: E402
 
 SAMPLES = 60
 COLUMNS = {

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -43,7 +44,7 @@ def say_array(payload):
     return [str(array.dtype), list(array.shape), array.ravel().tolist()]
 
 
-READ = {
+READ: dict[str, Any] = {
     "number.cls": int, "small.cls": int, "large.cls": int, "words.txt": bytes.decode, "noise.bin": bytes.hex,
     "real.json": json.loads, "exact.txt": bytes.decode, "tree.json": json.loads, "grid.npy": say_array,
     "fixed.npy": say_array, "picture.png": say_picture, "photo.jpg": say_picture, "drawing.png": say_picture,

@@ -85,7 +85,7 @@ class RunningViewer:
         known: bool = True,
         **parameters: Any,
     ) -> Answer:
-        """Send a request.
+        """Send a request; again, as clients do, while the answer is that its sample is not reached yet.
 
         Args:
             path: without the query.
@@ -97,9 +97,15 @@ class RunningViewer:
         """
         query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in parameters.items())
         sent = {"Authorization": f"Bearer {self.token}"} if known else {}
+        target = f"{path}?{query}" if query else path
+        while (answer := self._send(method, target, body, {**sent, **(headers or {})})).status == 202:
+            pass
+        return answer
+
+    def _send(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            connection.request(method, f"{path}?{query}" if query else path, body, {**sent, **(headers or {})})
+            connection.request(method, target, body, dict(headers))
             answer = connection.getresponse()
             return Answer(answer.status, answer.read(), {name.lower(): text for name, text in answer.getheaders()})
         finally:

@@ -95,16 +95,24 @@ class NeededReading:
     @property
     def message(self) -> str:
         """What is needed, and why."""
-        size = "an unknown number of bytes" if self.size_bytes is None else f"up to {self.size_bytes} bytes"
+        size = "an unknown number of bytes" if self.size_bytes is None else f"up to {_format_size(self.size_bytes)}"
         if self.deciding:
             return (
-                f"which samples are in the batch depends on what is in them ({'; '.join(self.deciding)}): {size} have "
-                f"to be read and decoded, in {self.shards} shards"
+                f"Which samples are in the batch depends on what is in them ({'; '.join(self.deciding)}): {size} of "
+                f"{self.shards} shards are read and decoded."
             )
         return (
-            f"the order of the samples follows from {self.shards} shards, of which {size} have to be read; with "
-            "indexes beside them, nothing of them"
+            f"The order of the samples follows from the keys in {self.shards} shards without an index: {size} are "
+            "read. With indexes beside the shards, only these are read."
         )
+
+
+def _format_size(size_bytes: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.3g} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.3g} TB"
 
 
 class _Run:

@@ -172,7 +172,8 @@ class ValueDescriber:
             text = content[:_TEXT].decode("utf-8")
         except UnicodeDecodeError as error:
             text = content[: error.start].decode("utf-8") if error.start > min(len(content), _TEXT) - 4 else ""
-        if text.isprintable() or (text and not any(ord(sign) < 9 for sign in text)):
+        is_text = text.isprintable() or not any(ord(sign) < 9 for sign in text)
+        if is_text and (text or not content):
             return {**found, "kind": "text", "text": text, "truncated": len(content) > _TEXT}
         preview = self._open_image(content)
         return {**found, "text": content[:64].hex(" "), "preview": preview, "kind": "image" if preview else "binary"}

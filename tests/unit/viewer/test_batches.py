@@ -181,6 +181,7 @@ def test_needs(urls, tmp_path):
     needs = batches.find_needs("a", BatchRequest())
     assert needs is not None
     assert (needs.shards, needs.size_bytes) == (5, sum(Path(url).stat().st_size for url in plain))
+    assert f"5 shards without an index: up to {needs.size_bytes / 1000:.3g} kB are read" in needs.message
     batches, _ = make_batches(urls, lambda: base(urls, batched=4))
     assert batches.find_needs("a", BatchRequest()) is None
     dropping = lambda: base(urls).map(lambda item: item if item[0] > "2" else None)  # noqa: E731

@@ -47,6 +47,13 @@ def forever(source):
     while True:
         yield {"x": 1}
 
+def encoded(sample):
+    import io
+    from PIL import Image
+    out = io.BytesIO()
+    Image.new("RGB", (30, 20), (200, 0, 0)).save(out, "JPEG")
+    return {"jpg": out.getvalue(), "noise": b"\\xff\\0\\x80" * 9, "empty": b""}
+
 def chat(sample):
     print("hello on standard output")
     return 1
@@ -157,6 +164,15 @@ def test_odd_values(run):
     assert fields["keys"]["json"] == {"1": [2, 3]}
     assert fields["none"]["value"] is None
     assert len(str(answer)) < 100_000
+
+
+def test_encoded_pictures(run):
+    """Bytes of an image have its picture; other bytes that are no text are no text either."""
+    fields = {each["name"]: each for each in run("encoded")["after"][0]["fields"]}
+    assert fields["jpg"]["kind"] == "image"
+    assert fields["jpg"]["preview"]
+    assert (fields["noise"]["kind"], fields["noise"]["text"][:8]) == ("binary", "ff 00 80")
+    assert (fields["empty"]["kind"], fields["empty"]["text"]) == ("text", "")
 
 
 def test_secrets(run):

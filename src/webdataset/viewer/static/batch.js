@@ -7,7 +7,8 @@ import { go, route } from './route.js';
 import { ListSource } from './sources.js';
 
 const NUMBERS = [['step', 0], ['epoch', 0], ['rank', 0], ['world_size', 1], ['worker', 0], ['workers', 1], ['batch_size', 16], ['seed', 0]];
-const LABELS = { step: 'Step', epoch: 'Epoch', rank: 'Rank', world_size: 'Ranks', worker: 'Worker', workers: 'Workers', batch_size: 'Batch', seed: 'Seed' };
+const LABELS = { step: 'Step', epoch: 'Epoch', rank: 'Rank', world_size: 'Ranks', worker: 'Worker', workers: 'Workers', batch_size: 'Batch size', seed: 'Seed' };
+const MEANS = { step: '0', epoch: 'next', rank: '0', world_size: '1', worker: 'any' };
 
 export class BatchView {
   /** @param {any} context the app */
@@ -52,7 +53,7 @@ export class BatchView {
     const given = { seed: options.seed, batch_size: options.batch_size, workers: options.workers || null };
     replace(this.form,
       options.states?.length > 0 && h('label', {}, 'State', h('select', { class: 'input', name: 'state' }, h('option', { value: '' }, 'none: from the seed'), options.states.map((one) => h('option', { value: String(one.state), selected: String(one.state) === more.state }, one.name, one.description ? ` – ${one.description}` : '')))),
-      NUMBERS.map(([name, first]) => h('label', {}, LABELS[name], h('input', { class: 'input figure-input', type: 'number', min: name === 'seed' ? null : '0', name, value: more[name] ?? given[name] ?? first }))),
+      NUMBERS.map(([name, first]) => h('label', {}, LABELS[name], h('input', { class: 'input figure-input', type: 'number', min: name === 'seed' ? null : '0', name, placeholder: MEANS[name] ?? given[name] ?? '', value: more[name] ?? given[name] ?? first }))),
       h('button', { class: 'button primary' }, 'Show the batch'));
   }
 
@@ -81,7 +82,7 @@ export class BatchView {
       if (signature !== this.signature) return;
       const needs = error.body?.needs;
       replace(this.place, needs
-        ? notice('This needs to read shards', `${needs.message} (${countOf(needs.shards, 'shard')}, ${formatBytes(needs.bytes)})`, [h('button', { type: 'button', class: 'button primary', on: { click: () => this.load(signature, true) } }, 'Read them')])
+        ? notice('This needs to read shards', needs.message, [h('button', { type: 'button', class: 'button primary', on: { click: () => this.load(signature, true) } }, 'Read them')])
         : failure(error, () => this.load(signature, confirm)));
     }
   }

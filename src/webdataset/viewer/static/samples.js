@@ -68,7 +68,7 @@ export class SamplesView {
     const title = this.searching ? h('h1', {}, 'Matches') : h('h1', { title: shard ?? '' }, h('bdi', {}, shorten(shard ?? `Shard ${now.shard}`, 60)));
     const layouts = [['grid', 'grid', 'Cards'], ['dense', 'dense', 'Pictures only'], ['table', 'table', 'Table']];
     replace(this.bar,
-      h('div', { class: 'viewbar-title' }, title, !this.searching && total > 1 && h('span', { class: 'quiet' }, `${formatNumber(now.shard + 1)} of ${formatNumber(total)}`)),
+      h('div', { class: 'viewbar-title' }, title, !this.searching && total > 1 && h('span', { class: 'quiet viewbar-place' }, `${formatNumber(now.shard + 1)} of ${formatNumber(total)}`)),
       !this.searching && total > 1 && h('div', { class: 'row tight' },
         iconButton('left', 'Previous shard ( [ )', () => context.moveShard(-1), { disabled: now.shard === 0 }),
         iconButton('right', 'Next shard ( ] )', () => context.moveShard(1), { disabled: now.shard >= total - 1 })),

@@ -12,7 +12,7 @@ export class StatisticsView {
   constructor(context) {
     this.context = context;
     this.body = h('div', { class: 'scroll' });
-    this.bar = h('div', { class: 'viewbar' });
+    this.bar = h('div', { class: 'viewbar viewbar-wide' });
     this.element = h('section', { class: 'view', 'aria-label': 'Statistics' }, this.bar, this.body);
     this.signature = '';
   }
@@ -56,13 +56,13 @@ export class StatisticsView {
           figure('fields', formatNumber(data.fields.length)),
           figure('mean size', data.samples ? formatBytes(Math.round(meanSize(data))) : '–')),
         data.images.map((image) => [
-          image.points?.length > 1 && panel(image.field, 'width against height', scatter(image.points, image.field, onFilter), 'panel-tall'),
+          image.points?.length > 1 && panel(image.field, 'width against height', scatter(image.points, image.field, onFilter)),
           image.points?.length === 1 && panel(image.field, 'all of one size', h('div', { class: 'figure-value' }, `${image.points[0][0]} × ${image.points[0][1]}`)),
           image.points?.length !== 1 && panel(image.field, 'width, pixels', histogram(image.width, { label: `widths of ${image.field}`, onFilter })),
           image.points?.length !== 1 && panel(image.field, 'height, pixels', histogram(image.height, { label: `heights of ${image.field}`, onFilter }))]),
-        data.durations.map((one) => panel(one.field, 'duration', histogram(one.histogram, { label: `durations of ${one.field}`, format: formatDuration, onFilter }))),
-        data.labels.map((label) => panel(label.field, countOf(label.distinct, 'distinct value'), label.histogram ? histogram(label.histogram, { label: `values of ${label.field}`, onFilter }) : valueBars(label.values, onFilter, 8), !label.histogram && label.values.length > 4 ? 'panel-tall' : '')),
-        data.fields.map((field) => panel(field.name, [`${field.kind} · ${countOf(field.count, 'sample')}`, field.missing > 0 && [', ', field.where_missing ? h('a', { class: 'link', href: hrefOf(addWhere(field.where_missing)), title: field.where_missing }, `missing in ${formatNumber(field.missing)}`) : `missing in ${formatNumber(field.missing)}`]], field.size?.counts?.length ? histogram(field.size, { label: `sizes of ${field.name}`, format: format.size, onFilter }) : null)),
+        data.durations.map((one) => panel(one.field, 'duration', spread(one.histogram, { label: `durations of ${one.field}`, format: formatDuration, onFilter }))),
+        data.labels.map((label) => panel(label.field, countOf(label.distinct, 'distinct value'), label.histogram ? histogram(label.histogram, { label: `values of ${label.field}`, onFilter }) : valueBars(label.values, onFilter, 8))),
+        data.fields.map((field) => panel(field.name, [`${field.kind} · ${countOf(field.count, 'sample')}`, field.missing > 0 && [', ', field.where_missing ? h('a', { class: 'link', href: hrefOf(addWhere(field.where_missing)), title: field.where_missing }, `missing in ${formatNumber(field.missing)}`) : `missing in ${formatNumber(field.missing)}`]], field.size?.counts?.length ? spread(field.size, { label: `sizes of ${field.name}`, format: format.size, onFilter }) : null)),
         data.problems.length > 0 && h('section', { class: 'panel panel-wide' }, h('header', { class: 'panel-head' }, h('h2', {}, 'Not counted')), h('ul', {}, data.problems.slice(0, 50).map((one) => h('li', { class: 'error-text' }, typeof one === 'string' ? one : one.message ?? JSON.stringify(one))))),
         data.shards.length > 0 && h('section', { class: 'panel panel-wide' }, h('header', { class: 'panel-head' }, h('h2', {}, 'Shards'), h('span', { class: 'quiet' }, countOf(data.shards.length, 'shard'))), shardTable(this.context, data.shards))));
   }
@@ -85,8 +85,14 @@ function meanSize(data) {
 
 const figure = (name, value) => h('div', { class: 'figure-box' }, h('div', { class: 'figure-value' }, value), h('div', { class: 'figure-name' }, name));
 
-function panel(title, facts, content, extra = '') {
-  return h('section', { class: `panel ${extra}` }, h('header', { class: 'panel-head' }, h('h2', { title: shorten(title, 200) }, h('bdi', {}, shorten(title, 32))), h('span', { class: 'quiet' }, facts)), content);
+/** A histogram, or the one value that all have. */
+function spread(data, options) {
+  const says = [data.edges[0], data.edges[data.edges.length - 1]].map(options.format);
+  return says[0] === says[1] ? h('div', { class: 'figure-value' }, says[0]) : histogram(data, options);
+}
+
+function panel(title, facts, content) {
+  return h('section', { class: 'panel' }, h('header', { class: 'panel-head' }, h('h2', { title: shorten(title, 200) }, h('bdi', {}, shorten(title, 32))), h('span', { class: 'quiet' }, facts)), content);
 }
 
 function shardTable(context, shards) {
