@@ -38,7 +38,8 @@ class StageRunner:
         self.stage = stage
         self.run = run
         self.before = before
-        self.generators = copy.deepcopy(randomness.user_generators(stage)) if run.tracked else []
+        drawing = randomness.user_generators(stage) if run.tracked else []
+        self.generators = copy.deepcopy(drawing) if drawing else []
         self.state: StageState | None = stage.begin(run)
         self.items: Iterator[Any] = iter(())
         self.over = False

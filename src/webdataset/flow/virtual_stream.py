@@ -18,7 +18,7 @@ from webdataset.core.distributed import WorkerContext, thread_context, use_strea
 from webdataset.core.errors import FlowError, StateMismatch
 from webdataset.flow.elastic_state import build_state, check_state, find_running_streams, has_progress
 from webdataset.flow.run import END as END  # noqa: PLC0414  passed on
-from webdataset.flow.run import VERSION, Bounds, Loop, build_runners
+from webdataset.flow.run import NO_POSITION, VERSION, Bounds, Loop, build_runners
 from webdataset.stages.base import Address, Json, Output, Run
 from webdataset.stages.read_shards import ReadShards
 
@@ -54,6 +54,9 @@ class VirtualStream(Generic[Output]):
     def advance(self) -> Output:
         """Return the next item, or ``END``."""
         loop, context = self._loop, thread_context
+        if loop is not None and loop.count < loop.bound and (pending := loop.flow.position.pending):
+            loop.count += 1
+            return pending.pop()  # type: ignore[return-value]  what the reader would give
         item: Output = END
         before = context.stream
         context.stream = self.stream
@@ -70,12 +73,22 @@ class VirtualStream(Generic[Output]):
                 loop.count += 1
         except BaseException as error:  # whatever it is: there is no state after it
             self.failed = error
+            if self._loop is not None:
+                self._loop.flow.position = NO_POSITION
             raise
         finally:
             context.stream = before
         if item is END:
             self._end()
         return item
+
+    def read_ahead(self) -> "tuple[Loop | None, list[Any]]":
+        """Return the loop, and what it has read: items that come next whatever is read then, the next one last.
+
+        Who pops them counts them in the loop, and pops no more than its bound allows.
+        """
+        loop = self._loop
+        return loop, [] if loop is None else loop.flow.position.pending
 
     def _start(self) -> Loop:
         self._loop = loop = Loop(self._stages, self._run, self._bounds, self._make_snapshot())

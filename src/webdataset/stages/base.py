@@ -83,6 +83,7 @@ class Run:
         epoch: number of this pass over the source, from 0.
         shared: True for stages before the split over workers, whose generators must agree between workers.
         tracked: True where the run keeps addresses, so that it can be snapshot.
+        traced: a later stage may ask how far this one has read (``StageState.trace``).
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
         context: rank, worker and settings, filled when the run begins.
@@ -98,6 +99,7 @@ class Run:
     epoch: int = 0
     shared: bool = False
     tracked: bool = False
+    traced: bool = field(default=True, compare=False, repr=False)
     position: int = 0
     stream: StreamNumber | None = None
     context: RunContext | None = field(default=None, compare=False, repr=False)
