@@ -36,8 +36,9 @@ from webdataset.flow.elastic_state import (
 from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.pass_checks import warn_of_length
 from webdataset.flow.run import ENDLESS, Bounds, Loop, expand_stages
-from webdataset.flow.virtual_stream import END, VirtualStream, is_epoch_over_everywhere
+from webdataset.flow.virtual_stream import END, VirtualStream, find_place, is_epoch_over_everywhere
 from webdataset.samples.shared_reader import SharedReaders
+from webdataset.shards.shard_walk import ShardWalks
 from webdataset.stages.base import Address, Json, OutcomeSink, Output, Run, RunMeter
 from webdataset.stages.checks import CheckSamples
 
@@ -80,16 +81,24 @@ class ElasticPlan:
             "memories": {},
         }
 
-    def stream(self, number: int, stream_state: Json, readers: SharedReaders | None = None) -> VirtualStream:
+    def stream(
+        self,
+        number: int,
+        stream_state: Json,
+        readers: SharedReaders | None = None,
+        walks: ShardWalks | None = None,
+    ) -> VirtualStream:
         """Return one stream, after what it gave already.
 
         Args:
             number: of the stream.
             stream_state: after which it continues.
-            readers: what it shares with other streams of the worker; None: nothing.
+            readers: the shards that it reads together with other streams of the worker; None: none.
+            walks: the lists of shards that it goes through together with them; None: none.
         """
         mark = StreamNumber(number, self.streams)
-        run = Run(**{**self.run.__dict__, "stream": mark, "tracked": True, "traced": False, "readers": readers})
+        shared = {"readers": readers, "walks": walks}
+        run = Run(**{**self.run.__dict__, **shared, "stream": mark, "tracked": True, "traced": False})
         return VirtualStream(self.stages, run, self.bounds, stream_state)
 
 
@@ -218,6 +227,7 @@ class StreamCursor:
     """The streams of one worker, and how far they have been read."""
 
     readers: SharedReaders | None = None
+    walks: ShardWalks | None = None
 
     def __init__(self, plan: ElasticPlan, place: WorkerContext) -> None:
         self.streams: dict[int, VirtualStream] = {}  # one that cannot be made is closed, too
@@ -228,10 +238,14 @@ class StreamCursor:
         self.place = place
         stream_states = {} if plan.state is None else select_stream_states(plan.state, own)
         self.readers = readers = SharedReaders(own)
-        self.streams = {number: plan.stream(number, stream_states.get(number), readers) for number in own}
+        epoch = plan.run.epoch
+        places = {number: find_place(stream_states.get(number), epoch) for number in own}
+        self.walks = walks = ShardWalks(places)
+        self.streams = {number: plan.stream(number, stream_states.get(number), readers, walks) for number in own}
         for number, stream in self.streams.items():
             if stream.over:
                 readers.leave(number)
+                walks.leave(number)
         self.stream_states: dict[str, Json] = {str(number): stream_states.get(number) for number in own}
         self.turn: int | None = None  # the stream that was asked last
         self.stale: set[int] = set()  # streams that have ended since their state was read
@@ -304,8 +318,9 @@ class StreamCursor:
     def _end_stream(self, stream: VirtualStream) -> None:
         """Take note of the end of a stream: shared readers need not keep anything for it."""
         self.stale.add(stream.stream.number)
-        if self.readers is not None:
-            self.readers.leave(stream.stream.number)
+        for shared in (self.readers, self.walks):
+            if shared is not None:
+                shared.leave(stream.stream.number)
 
     def over(self) -> bool:
         """Tell, of streams that gave nothing after a state, whether its epoch is over on all ranks that it knows."""
@@ -349,8 +364,9 @@ class StreamCursor:
         self._end_rounds()
         for stream in self.streams.values():
             stream.close()
-        if self.readers is not None:
-            self.readers.close()
+        for shared in (self.readers, self.walks):
+            if shared is not None:
+                shared.close()
 
     def __del__(self) -> None:
         # other parts of a run may be in cycles, and what is open is not to wait for the collector

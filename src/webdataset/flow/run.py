@@ -14,8 +14,9 @@ from webdataset.core.distributed import RunContext, StreamNumber, is_single_work
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import FlowError, NoSamples, StateMismatch
 from webdataset.flow.outcomes import Outcomes, has_empty_check, judge_outcomes
-from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
+from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner, StreamShareRunner
 from webdataset.samples.sample_reader import Position
+from webdataset.shards.split import StreamShare
 from webdataset.stages.base import Address, Composed, Json, Output, Run, Stage
 from webdataset.stages.mix_sources import is_startable
 from webdataset.stages.randomness import user_generators
@@ -53,6 +54,9 @@ class Flow(Generic[Output]):
         with context:
             self.runners = _make_runners(stages, self.run)
             self._first = _find_last_rewinding(self.runners)
+            share = next((runner for runner in self.runners if isinstance(runner, StreamShareRunner)), None)
+            if share is not None and (state is None or state["ended"] is None):
+                share.join_walk()
             if state is None:
                 self._open()
             else:
@@ -70,7 +74,14 @@ class Flow(Generic[Output]):
     def _open(self) -> None:
         if self.run.meter is not None:
             self.run.meter.attach(self.runners)
-        for runner in self.runners:
+        runners = self.runners
+        for place, runner in enumerate(runners):
+            if isinstance(runner, StreamShareRunner) and runner.walk is not None:
+                # what comes before is drawn there
+                runners = runners[place:]
+                state = runners[1].state
+                runner.passed = 0 if state is None else state.passed
+        for runner in runners:
             if not runner.over:
                 runner.open()
 
@@ -217,14 +228,20 @@ def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
         stages, split = stages_of_stream(stages, run.stream)
     runners: list[StageRunner] = []
     inside = None if run.meter is None else run.meter.inside
-    kinds = [StageRunner if _is_own_stage(stage) else OpaqueStageRunner for stage in stages]
+    kinds = [_choose_runner(stage) for stage in stages]
     # those ask, in their states, how far what comes before them has read
-    last_asking = max((place for place, kind in enumerate(kinds) if kind is OpaqueStageRunner), default=-1)
+    last_asking = max((place for place, kind in enumerate(kinds) if kind is not StageRunner), default=-1)
     for position, (kind, stage) in enumerate(zip(kinds, stages, strict=True)):
         traced = run.traced or position < last_asking
         here = replace(run, position=position, shared=position < split, traced=traced, meter=inside)
         runners.append(kind(stage, here, runners[-1] if runners else None))
     return runners
+
+
+def _choose_runner(stage: object) -> type[StageRunner]:
+    if isinstance(stage, StreamShare):
+        return StreamShareRunner
+    return StageRunner if _is_own_stage(stage) else OpaqueStageRunner
 
 
 def _is_own_stage(stage: object) -> bool:

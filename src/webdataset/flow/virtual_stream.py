@@ -172,6 +172,26 @@ def _parse_stream_state(stream_state: Json) -> tuple[int, bool]:
     return stream_state[0], len(stream_state) == 1
 
 
+def find_place(stream_state: Json, epoch: int) -> tuple[int, int]:
+    """Return the epoch that a stream's state is in, and how many shards of it come before the present one.
+
+    Of readers that are not ours nothing is known: 0 shards.
+
+    Args:
+        stream_state: of a stream, or None.
+        epoch: of the run.
+    """
+    if stream_state is None or len(stream_state) == 1:
+        return epoch, 0
+    reader = stream_state[4][0] if stream_state[4] else None
+    shards = 0
+    if isinstance(reader, list) and len(reader) == 8:
+        shards = reader[0]
+    elif isinstance(reader, dict) and isinstance(reader.get("slots"), list):
+        shards = min((slot[0] for slot in reader["slots"]), default=0)
+    return epoch + stream_state[1], shards if type(shards) is int and shards > 0 else 0
+
+
 def covers_rank(state: Mapping[str, Any], place: WorkerContext) -> bool:
     """Tell whether a state knows all streams of a rank."""
     return all(str(number) in state["memories"] for number in range(place.rank, state["streams"], place.world_size))

@@ -66,6 +66,11 @@ class ReaderState(StageState):
             return self.position.address()
         return None if self.saved is None else self.saved.address()
 
+    @property
+    def passed(self) -> int:
+        """Number of shards that come before the one in which a restored run continues."""
+        return 0 if self.saved is None else self.saved.start.shard
+
     def snapshot(self) -> JsonValue:
         """Return the address of the sample given last, and which sample of which shard it is; None before the first."""
         position = self.position
