@@ -14,8 +14,11 @@ iterator with the state after each item.
 
 import heapq
 import inspect
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
+from operator import call
 from typing import Any, Generic, Self
 
 from webdataset.core.distributed import StreamNumber, WorkerContext, process_context
@@ -32,9 +35,10 @@ from webdataset.flow.elastic_state import (
 )
 from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.pass_checks import warn_of_length
-from webdataset.flow.run import Bounds, expand_stages
-from webdataset.flow.virtual_stream import END, VirtualStream, is_epoch_over_everywhere
+from webdataset.flow.run import ENDLESS, Bounds, Loop, expand_stages
+from webdataset.flow.virtual_stream import END, VirtualStream, find_place, is_epoch_over_everywhere
 from webdataset.samples.shared_reader import SharedReaders
+from webdataset.shards.shard_walk import ShardWalks
 from webdataset.stages.base import Address, Json, OutcomeSink, Output, Run, RunMeter
 from webdataset.stages.checks import CheckSamples
 
@@ -77,16 +81,24 @@ class ElasticPlan:
             "memories": {},
         }
 
-    def stream(self, number: int, stream_state: Json, readers: SharedReaders | None = None) -> VirtualStream:
+    def stream(
+        self,
+        number: int,
+        stream_state: Json,
+        readers: SharedReaders | None = None,
+        walks: ShardWalks | None = None,
+    ) -> VirtualStream:
         """Return one stream, after what it gave already.
 
         Args:
             number: of the stream.
             stream_state: after which it continues.
-            readers: what it shares with other streams of the worker; None: nothing.
+            readers: the shards that it reads together with other streams of the worker; None: none.
+            walks: the lists of shards that it goes through together with them; None: none.
         """
         mark = StreamNumber(number, self.streams)
-        run = Run(**{**self.run.__dict__, "stream": mark, "tracked": True, "readers": readers})
+        shared = {"readers": readers, "walks": walks}
+        run = Run(**{**self.run.__dict__, **shared, "stream": mark, "tracked": True, "traced": False})
         return VirtualStream(self.stages, run, self.bounds, stream_state)
 
 
@@ -154,24 +166,87 @@ def check_equal_ranks(streams: int, items: int, ranks: int) -> None:
     )
 
 
+class ReadAhead:
+    """Whole rounds of items that the streams of a worker have read already: they are given without asking a stream.
+
+    What was given follows from what is left in the streams' lists, so that nothing is counted for each item.
+    """
+
+    def __init__(self) -> None:
+        # a stream, its loop, what it has read, and how much that was
+        self._lists: list[tuple[VirtualStream, Loop, list[Any], int]] = []
+        self._counts: list[int] = []  # of the loops, once all of it is given
+        self._pops: list[Callable[[], Any]] = []
+
+    def take(self, order: list[VirtualStream]) -> Iterator[Any] | None:
+        """Return an iterator over the rounds that all streams have read, or None where one has nothing left.
+
+        Args:
+            order: the streams, in the order of their turns.
+        """
+        lists, rounds = [], ENDLESS
+        for stream in order:
+            loop, items = stream.read_ahead()
+            if loop is None or not items:
+                return None
+            lists.append((stream, loop, items, len(items)))
+            rounds = min(rounds, len(items), loop.bound - loop.count)
+        if rounds < 1 or not lists:
+            return None
+        self._lists = lists
+        self._counts = [loop.count + length for _, loop, _, length in lists]
+        self._pops = [items.pop for _, _, items, _ in lists]
+        return map(call, chain.from_iterable(repeat(self._pops, rounds)))
+
+    def count(self) -> None:
+        """Bring the counts of the streams up to date."""
+        for (_, loop, items, _), count in zip(self._lists, self._counts, strict=True):
+            loop.count = count - len(items)
+
+    def last(self) -> VirtualStream | None:
+        """Return the stream that gave an item last, with its count up to date; None before the first item."""
+        lists = self._lists
+        _, _, items, length = lists[0] if lists else (None, None, (), 0)
+        most = length - len(items)
+        if not most:
+            return None
+        # those that gave as many as the first one come before those that are to give one more
+        given = bisect_left(lists, 1, key=lambda entry: entry[3] - len(entry[2]) < most)
+        stream, loop, items, _ = lists[given - 1]
+        loop.count = self._counts[given - 1] - len(items)
+        return stream
+
+    def end(self) -> None:
+        """Give nothing more of these rounds."""
+        self.count()
+        self._pops.clear()
+        self._lists, self._counts = [], []
+
+
 class StreamCursor:
     """The streams of one worker, and how far they have been read."""
 
     readers: SharedReaders | None = None
+    walks: ShardWalks | None = None
 
     def __init__(self, plan: ElasticPlan, place: WorkerContext) -> None:
         self.streams: dict[int, VirtualStream] = {}  # one that cannot be made is closed, too
+        self.ahead = ReadAhead()
+        self._last: VirtualStream | None = None  # the stream that gave an item last, before what is read ahead
         own = streams_of_worker(plan.streams, place)
         self.plan = plan
         self.place = place
         stream_states = {} if plan.state is None else select_stream_states(plan.state, own)
         self.readers = readers = SharedReaders(own)
-        self.streams = {number: plan.stream(number, stream_states.get(number), readers) for number in own}
+        epoch = plan.run.epoch
+        places = {number: find_place(stream_states.get(number), epoch) for number in own}
+        self.walks = walks = ShardWalks(places)
+        self.streams = {number: plan.stream(number, stream_states.get(number), readers, walks) for number in own}
         for number, stream in self.streams.items():
             if stream.over:
                 readers.leave(number)
+                walks.leave(number)
         self.stream_states: dict[str, Json] = {str(number): stream_states.get(number) for number in own}
-        self.last: VirtualStream | None = None  # the stream that gave an item last
         self.turn: int | None = None  # the stream that was asked last
         self.stale: set[int] = set()  # streams that have ended since their state was read
         self._told = {number: stream.count for number, stream in self.streams.items()}  # items given before it was
@@ -183,8 +258,10 @@ class StreamCursor:
     @property
     def position(self) -> int | None:
         """Position of the item given last; None before the first one."""
-        last = self.last
-        return None if last is None else (last.count - 1) * self.plan.streams + last.stream.number
+        last = self.ahead.last() or self._last
+        if last is None:
+            return None
+        return (last.count - 1) * self.plan.streams + last.stream.number
 
     def items(self) -> Generator[Any]:
         """Yield items by rising position."""
@@ -202,21 +279,30 @@ class StreamCursor:
                 continue
             heapq.heapreplace(heap, (position + every, stream))
             furthest = max(furthest, position + every)
-            self.last = stream
+            self._last = stream
             yield item
         # then positions rise from round to round
         order = [stream for _, stream in sorted(heap)]
+        ahead = self.ahead
         while order:
             for stream in order:
                 item = stream.advance()
                 if item is END:
                     self._end_stream(stream)
                     continue
-                self.last = stream
+                self._last = stream
                 yield item
                 del item
             order = [stream for stream in order if not stream.over]
+            while rounds := ahead.take(order):
+                yield from rounds
+                self._end_rounds()
         self._judge()
+
+    def _end_rounds(self) -> None:
+        """Take note of what was given of the rounds that streams have read ahead; give nothing more of them."""
+        self._last = self.ahead.last() or self._last
+        self.ahead.end()
 
     def _judge(self) -> None:
         """Judge, after the last item, what became of the samples."""
@@ -232,8 +318,9 @@ class StreamCursor:
     def _end_stream(self, stream: VirtualStream) -> None:
         """Take note of the end of a stream: shared readers need not keep anything for it."""
         self.stale.add(stream.stream.number)
-        if self.readers is not None:
-            self.readers.leave(stream.stream.number)
+        for shared in (self.readers, self.walks):
+            if shared is not None:
+                shared.leave(stream.stream.number)
 
     def over(self) -> bool:
         """Tell, of streams that gave nothing after a state, whether its epoch is over on all ranks that it knows."""
@@ -260,6 +347,7 @@ class StreamCursor:
 
     def refresh(self) -> None:
         """Read the states of the streams that moved."""
+        self.ahead.count()
         stream_states, told, stale = self.stream_states, self._told, self.stale
         for number, stream in self.streams.items():
             count = stream.count
@@ -273,10 +361,12 @@ class StreamCursor:
 
     def close(self) -> None:
         """Close all streams."""
+        self._end_rounds()
         for stream in self.streams.values():
             stream.close()
-        if self.readers is not None:
-            self.readers.close()
+        for shared in (self.readers, self.walks):
+            if shared is not None:
+                shared.close()
 
     def __del__(self) -> None:
         # other parts of a run may be in cycles, and what is open is not to wait for the collector

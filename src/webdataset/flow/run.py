@@ -14,14 +14,17 @@ from webdataset.core.distributed import RunContext, StreamNumber, is_single_work
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import FlowError, NoSamples, StateMismatch
 from webdataset.flow.outcomes import Outcomes, has_empty_check, judge_outcomes
-from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
+from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner, StreamShareRunner
+from webdataset.samples.sample_reader import Position
+from webdataset.shards.split import StreamShare
 from webdataset.stages.base import Address, Composed, Json, Output, Run, Stage
 from webdataset.stages.mix_sources import is_startable
 from webdataset.stages.randomness import user_generators
-from webdataset.stages.read_shards import ReadShards
+from webdataset.stages.read_shards import ReadShards, find_position
 
 VERSION = 1
 END: Any = object()
+NO_POSITION = Position()  # of what is asked for each item; never changed
 
 
 class Flow(Generic[Output]):
@@ -51,6 +54,9 @@ class Flow(Generic[Output]):
         with context:
             self.runners = _make_runners(stages, self.run)
             self._first = _find_last_rewinding(self.runners)
+            share = next((runner for runner in self.runners if isinstance(runner, StreamShareRunner)), None)
+            if share is not None and (state is None or state["ended"] is None):
+                share.join_walk()
             if state is None:
                 self._open()
             else:
@@ -62,11 +68,20 @@ class Flow(Generic[Output]):
         self._writers = [runner.writer() for runner in kept]
         self._last = self.runners[-1] if self.runners else None
         self.items: Iterator[Any] = self._last.draw() if self._last is not None else iter(())
+        # of a reader that stands last: what it has read can be given without asking it
+        self.position = (None if self._last is None else find_position(self.items, self._last.state)) or NO_POSITION
 
     def _open(self) -> None:
         if self.run.meter is not None:
             self.run.meter.attach(self.runners)
-        for runner in self.runners:
+        runners = self.runners
+        for place, runner in enumerate(runners):
+            if isinstance(runner, StreamShareRunner) and runner.walk is not None:
+                # what comes before is drawn there
+                runners = runners[place:]
+                state = runners[1].state
+                runner.passed = 0 if state is None else state.passed
+        for runner in runners:
             if not runner.over:
                 runner.open()
 
@@ -93,6 +108,7 @@ class Flow(Generic[Output]):
 
     def close(self) -> None:
         """Close all generators, the last first, and with them every stream they hold; a snapshot can still be taken."""
+        self.position = NO_POSITION
         for runner in self.runners:
             runner.over = runner.ended
         for runner in reversed(self.runners):
@@ -212,16 +228,26 @@ def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
         stages, split = stages_of_stream(stages, run.stream)
     runners: list[StageRunner] = []
     inside = None if run.meter is None else run.meter.inside
-    for position, stage in enumerate(stages):
-        here = replace(run, position=position, shared=position < split, meter=inside)
-        before = runners[-1] if runners else None
-        kind = StageRunner if isinstance(stage, Stage) and _is_own_stage(stage) else OpaqueStageRunner
-        runners.append(kind(stage, here, before))
+    kinds = [_choose_runner(stage) for stage in stages]
+    # those ask, in their states, how far what comes before them has read
+    last_asking = max((place for place, kind in enumerate(kinds) if kind is not StageRunner), default=-1)
+    for position, (kind, stage) in enumerate(zip(kinds, stages, strict=True)):
+        traced = run.traced or position < last_asking
+        here = replace(run, position=position, shared=position < split, traced=traced, meter=inside)
+        runners.append(kind(stage, here, runners[-1] if runners else None))
     return runners
 
 
-def _is_own_stage(stage: Stage) -> bool:
+def _choose_runner(stage: object) -> type[StageRunner]:
+    if isinstance(stage, StreamShare):
+        return StreamShareRunner
+    return StageRunner if _is_own_stage(stage) else OpaqueStageRunner
+
+
+def _is_own_stage(stage: object) -> bool:
     """Tell whether a stage keeps the contract itself: it is transparent, rewinds, or has a state."""
+    if not isinstance(stage, Stage):
+        return False
     return stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
 
 

@@ -9,7 +9,7 @@ the same ``open``. There is no second way to start a stage, so that a replay can
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
@@ -17,6 +17,7 @@ from typing import Any, cast
 from webdataset.core.error_handlers import count_skipped, skip_items
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.samples.shard_identity import compare_traces, is_lenient, warn_changed_shard
+from webdataset.shards.shard_walk import OpenList, ShardWalk, WalkName
 from webdataset.stages import randomness
 from webdataset.stages.base import Address, Json, Outcome, Run, Stage, StageState, normalize_json
 from webdataset.stages.mix_sources import refuse_unrepeatable
@@ -38,7 +39,8 @@ class StageRunner:
         self.stage = stage
         self.run = run
         self.before = before
-        self.generators = copy.deepcopy(randomness.user_generators(stage)) if run.tracked else []
+        drawing = randomness.user_generators(stage) if run.tracked else []
+        self.generators = copy.deepcopy(drawing) if drawing else []
         self.state: StageState | None = stage.begin(run)
         self.items: Iterator[Any] = iter(())
         self.over = False
@@ -121,7 +123,7 @@ class StageRunner:
         if not addresses:
             return []
         if isinstance(self.stage, ReadShards):
-            with self._before().replay() as shards:
+            with self._before().look_up(min(address[0] for address in addresses)) as shards:
                 return self.stage.fetch_from(shards, addresses)
         before = self.before.fetch if self.before is not None else _refuse_fetch
         return self.stage.refetch(addresses, before, self.state)
@@ -146,18 +148,21 @@ class StageRunner:
 
     def _copy_with_stage(self, stage: Stage) -> "StageRunner":
         # a replay is not measured: what it does was measured in the first run
-        run = replace(self.run, meter=None, outcomes=None, readers=None)
+        run = replace(self.run, meter=None, outcomes=None, readers=None, walks=None)
         return type(self)(stage, run, None if self.before is None else self.before.copy())
+
+    def chain(self) -> "list[StageRunner]":
+        """Return this stage and those before it, the first one first."""
+        before = [] if self.before is None else self.before.chain()
+        return [*before, self]
 
     @contextmanager
     def replay(self) -> Iterator[Iterator[Any]]:
         """Run this stage and those before it from the start of the pass once more; give an iterator over the items."""
         last = self.copy()
-        runners = [last]
-        while runners[-1].before is not None:
-            runners.append(runners[-1].before)
+        runners = last.chain()
         try:
-            for runner in reversed(runners):
+            for runner in runners:
                 runner.open()
             # what a replay continues without was counted in the first run
             with count_skipped(None):
@@ -165,6 +170,12 @@ class StageRunner:
         finally:
             for runner in runners:
                 runner.close()
+
+    @contextmanager
+    def look_up(self, first: int) -> Iterator[Iterator[Any]]:  # noqa: ARG002  where there is another way than a replay
+        """Give an iterator over the items from the start of the pass; those before ``first`` may be others."""
+        with self.replay() as items:
+            yield items
 
     def close(self) -> None:
         """Close the generator."""
@@ -305,6 +316,73 @@ class OpaqueStageRunner(StageRunner):
         if len(found) != len(wanted):
             raise FlowError(f"{self.stage!r} gave fewer items on replay than before the snapshot")
         return [found[address] for address in addresses]
+
+
+class StreamShareRunner(OpaqueStageRunner):
+    """The share of a virtual stream in the shards: taken from a walk for all streams of the worker, where it has one.
+
+    Attributes:
+        walk: what the shards are taken from; None where the stream goes through the list alone.
+        passed: number of first shards that the reader passes without a look at them.
+    """
+
+    walk: ShardWalk | None = None
+    passed = 0
+
+    def join_walk(self) -> None:
+        """Take the shards from the worker's walk, if there is one for this list: what comes before is not opened."""
+        run, before = self.run, self.before
+        if run.walks is None or run.stream is None or before is None or run.meter is not None:
+            return
+        listing = before.chain()
+        if any(runner.stage.drops for runner in listing):
+            # what becomes of their items is watched in each stream
+            return
+        stages = tuple(getattr(runner, "foreign", runner.stage) for runner in listing)
+        name = WalkName(stages, run.seed, run.common, run.epoch)
+        self.walk = run.walks.join(name, run.stream, lambda: _open_copy(before))
+
+    def open(self) -> Iterator[Any]:
+        """Start to take shards."""
+        walk, stream, count = self.walk, self.run.stream, self.state
+        if walk is None or stream is None or not isinstance(count, ItemCount):
+            return super().open()
+        self.items = self._count_items(walk.shards(stream, self.passed, self._open_alone), count)
+        return self.items
+
+    def _open_alone(self) -> Iterator[Any]:
+        before = self._before()
+        for runner in before.chain():
+            runner.open()
+        return self.stage.flow(before.draw(), self.state)
+
+    @contextmanager
+    def look_up(self, first: int) -> Iterator[Iterator[Any]]:
+        """Give an iterator over the shards; those before ``first`` may be None."""
+        walk, stream = self.walk, self.run.stream
+        with ExitStack() as stack:
+            if walk is None or stream is None:
+                yield stack.enter_context(self.replay())
+            else:
+                yield walk.look_up(stream, first, lambda: stack.enter_context(self.replay()))
+
+
+def _open_copy(last: StageRunner) -> OpenList:
+    """Run a stage and those before it once more, apart from the stream; return the items, and what closes them."""
+    copied = last.copy()
+    runners = copied.chain()
+
+    def close() -> None:
+        for runner in reversed(runners):
+            runner.close()
+
+    try:
+        for runner in runners:
+            runner.open()
+    except BaseException:
+        close()
+        raise
+    return copied.items, close
 
 
 class _OpaqueStage(Stage):

@@ -18,7 +18,7 @@ from webdataset.core.distributed import WorkerContext, thread_context, use_strea
 from webdataset.core.errors import FlowError, StateMismatch
 from webdataset.flow.elastic_state import build_state, check_state, find_running_streams, has_progress
 from webdataset.flow.run import END as END  # noqa: PLC0414  passed on
-from webdataset.flow.run import VERSION, Bounds, Loop, build_runners
+from webdataset.flow.run import NO_POSITION, VERSION, Bounds, Loop, build_runners
 from webdataset.stages.base import Address, Json, Output, Run
 from webdataset.stages.read_shards import ReadShards
 
@@ -54,6 +54,9 @@ class VirtualStream(Generic[Output]):
     def advance(self) -> Output:
         """Return the next item, or ``END``."""
         loop, context = self._loop, thread_context
+        if loop is not None and loop.count < loop.bound and (pending := loop.flow.position.pending):
+            loop.count += 1
+            return pending.pop()  # type: ignore[return-value]  what the reader would give
         item: Output = END
         before = context.stream
         context.stream = self.stream
@@ -70,12 +73,22 @@ class VirtualStream(Generic[Output]):
                 loop.count += 1
         except BaseException as error:  # whatever it is: there is no state after it
             self.failed = error
+            if self._loop is not None:
+                self._loop.flow.position = NO_POSITION
             raise
         finally:
             context.stream = before
         if item is END:
             self._end()
         return item
+
+    def read_ahead(self) -> "tuple[Loop | None, list[Any]]":
+        """Return the loop, and what it has read: items that come next whatever is read then, the next one last.
+
+        Who pops them counts them in the loop, and pops no more than its bound allows.
+        """
+        loop = self._loop
+        return loop, [] if loop is None else loop.flow.position.pending
 
     def _start(self) -> Loop:
         self._loop = loop = Loop(self._stages, self._run, self._bounds, self._make_snapshot())
@@ -157,6 +170,26 @@ def _parse_stream_state(stream_state: Json) -> tuple[int, bool]:
     if not shaped or stream_state[0] < 0 or (len(stream_state) == 5 and not isinstance(stream_state[4], list)):
         raise StateMismatch(f"this is not the memory of a stream: {str(stream_state)[:80]}")
     return stream_state[0], len(stream_state) == 1
+
+
+def find_place(stream_state: Json, epoch: int) -> tuple[int, int]:
+    """Return the epoch that a stream's state is in, and how many shards of it come before the present one.
+
+    Of readers that are not ours nothing is known: 0 shards.
+
+    Args:
+        stream_state: of a stream, or None.
+        epoch: of the run.
+    """
+    if stream_state is None or len(stream_state) == 1:
+        return epoch, 0
+    reader = stream_state[4][0] if stream_state[4] else None
+    shards = 0
+    if isinstance(reader, list) and len(reader) == 8:
+        shards = reader[0]
+    elif isinstance(reader, dict) and isinstance(reader.get("slots"), list):
+        shards = min((slot[0] for slot in reader["slots"]), default=0)
+    return epoch + stream_state[1], shards if type(shards) is int and shards > 0 else 0
 
 
 def covers_rank(state: Mapping[str, Any], place: WorkerContext) -> bool:

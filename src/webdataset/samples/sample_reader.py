@@ -34,6 +34,7 @@ class Position:
 
     Args:
         tracked: addresses are asked for, so that keys are remembered as long as their list of samples.
+        chained: ``chain`` is asked for, so that all keys are summed.
 
     Attributes:
         shard: index of the present shard.
@@ -45,7 +46,7 @@ class Position:
         reader: of the present shard, whose ``stream`` tells which object is read; None before the first.
     """
 
-    def __init__(self, *, tracked: bool = False) -> None:
+    def __init__(self, *, tracked: bool = False, chained: bool = True) -> None:
         self.shard = 0
         self.ordinal = 0
         self.offsets: list[int] = []
@@ -53,6 +54,7 @@ class Position:
         self.failures = 0
         self.reader: Any = None
         self.tracked = tracked
+        self._chained = tracked and chained
         # of the present list, None for a sample without one
         self._keys: list[str | None] = []
         # sum of the keys before the present list, of all shards of the run
@@ -121,7 +123,8 @@ class Position:
         self.ordinal += len(self.offsets)
         self.offsets = offsets
         if self.tracked:
-            self._close_list()
+            if self._chained:
+                self._close_list()
             self._keys = _list_keys(samples)
         samples.reverse()
         self.pending = samples

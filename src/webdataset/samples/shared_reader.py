@@ -280,9 +280,10 @@ class StreamReader:
         self._queue: deque[tuple[list[Sample], list[int], int, bool]] = deque()
         self._queued_from = 0  # number, among the stream's, of the first sample that is or will be in the queue
         self._next = 0  # number of the sample to be given next
-        self._last: Address | None = None  # of the sample to read on from where the stream reads alone
-        self._key: object = None  # of that sample, if it was given
-        self._given = False
+        self._start: Address | None = None  # of the sample to begin with
+        self._offset = 0  # of the sample given last: where the stream reads alone, it reads on from there
+        self._key: object = None  # of that sample
+        self._given = False  # one was
         self._rising = True
         self._own: Any = None
         self._own_shards: Iterator[Shard] | None = None
@@ -296,7 +297,7 @@ class StreamReader:
         self.claimed = True
         self._rising = rising
         if start is not None:
-            self._last, self._next = start, start.ordinal
+            self._start, self._next = start, start.ordinal
 
     def take(self, samples: list[Sample], offsets: list[int], each: int, *, rising: bool) -> None:
         """Take samples that wait until the stream is asked.
@@ -354,7 +355,7 @@ class StreamReader:
     def _note(self, samples: list[Sample], offsets: list[int]) -> None:
         """Take note of samples that are given."""
         self._next += len(samples)
-        self._last = Address(0, self._next - 1, offsets[-1])
+        self._offset = offsets[-1]
         last = samples[-1]
         self._key = last.get("__key__") if isinstance(last, dict) else None
         self._given = True
@@ -364,7 +365,8 @@ class StreamReader:
 
         All that stands before that sample is read, so that the stream's own handler is asked about it.
         """
-        shared, start = self.shared, self._last
+        shared = self.shared
+        start = Address(0, self._next - 1, self._offset) if self._given else self._start
         self._own_shards = shared.open_shards([shared.shard])
         shard = next(self._own_shards)
         shard["rising"] = self._rising

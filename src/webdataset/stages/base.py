@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import typing_extensions
 
     from webdataset.samples.shared_reader import SharedReaders
+    from webdataset.shards.shard_walk import ShardWalks
 
     State = typing_extensions.TypeVar("State", bound="StageState | None", default=Any)
     Output = typing_extensions.TypeVar("Output", default=Any)
@@ -83,6 +84,7 @@ class Run:
         epoch: number of this pass over the source, from 0.
         shared: True for stages before the split over workers, whose generators must agree between workers.
         tracked: True where the run keeps addresses, so that it can be snapshot.
+        traced: a later stage may ask how far this one has read (``StageState.trace``).
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
         context: rank, worker and settings, filled when the run begins.
@@ -91,6 +93,7 @@ class Run:
         outcomes: takes note of what became of the samples of stages that may drop some
             (:mod:`webdataset.flow.outcomes`); None: the run judges by itself.
         readers: of shards that several streams of a worker share; None: each stream reads alone.
+        walks: over lists of shards, for all streams of a worker; None: each stream goes through its list alone.
     """
 
     seed: int = field(default_factory=random_seed)
@@ -98,6 +101,7 @@ class Run:
     epoch: int = 0
     shared: bool = False
     tracked: bool = False
+    traced: bool = field(default=True, compare=False, repr=False)
     position: int = 0
     stream: StreamNumber | None = None
     context: RunContext | None = field(default=None, compare=False, repr=False)
@@ -105,6 +109,7 @@ class Run:
     warned: set[str] = field(default_factory=set, compare=False, repr=False)
     outcomes: OutcomeSink | None = field(default=None, compare=False, repr=False)
     readers: "SharedReaders | None" = field(default=None, compare=False, repr=False)
+    walks: "ShardWalks | None" = field(default=None, compare=False, repr=False)
 
     def random(self, *names: int | str) -> Random:
         """Return a generator of this stage's own, fixed by seed, epoch, position and, unless shared, stream or worker.
@@ -159,6 +164,7 @@ class StageState:
         address: address of the item that this stage yielded last (tracked runs only).
         plain: snapshots have no tuples, and the keys of dictionaries are sorted.
         outcome: of a run whose samples are watched; not part of a snapshot.
+        passed: number of first input items that a restored run passes, whatever they are.
     """
 
     run_context: Run | None = None
@@ -166,6 +172,7 @@ class StageState:
     address: Any = None  # a JsonAddress; Any lets subclasses make it a property
     plain: bool = False
     outcome: Outcome | None = None
+    passed: int = 0
 
     def snapshot(self) -> JsonValue:
         """Return this state as a JSON value; buffers as addresses."""

@@ -58,6 +58,11 @@ class OpenShardsState(StageState):
         """Address of the sample given last."""
         return self.before if self.last is None else self.last.address()
 
+    @property
+    def passed(self) -> int:
+        """Number of shards that come before the first one that a restored run has open."""
+        return 0 if self.slots is None else min((slot.number for slot in self.slots), default=self.taken)
+
     def snapshot(self) -> JsonValue:
         """Return the open shards and whose turn it is, or None before the first."""
         if self.slots is None:

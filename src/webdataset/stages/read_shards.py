@@ -56,7 +56,7 @@ class ReaderState(StageState):
         self.stream: StreamNumber | None = run.stream
         self.readers, self.epoch = run.readers, run.epoch
         self.warned = run.warned
-        self.position = Position(tracked=run.tracked)
+        self.position = Position(tracked=run.tracked, chained=run.traced)
         self.saved: SavedPosition | None = None
 
     @property
@@ -65,6 +65,11 @@ class ReaderState(StageState):
         if self.position.offsets:
             return self.position.address()
         return None if self.saved is None else self.saved.address()
+
+    @property
+    def passed(self) -> int:
+        """Number of shards that come before the one in which a restored run continues."""
+        return 0 if self.saved is None else self.saved.start.shard
 
     def snapshot(self) -> JsonValue:
         """Return the address of the sample given last, and which sample of which shard it is; None before the first."""
@@ -377,6 +382,22 @@ class ReadShards(Stage):
 
     def __repr__(self) -> str:
         return f"tarfile_samples({self.reading.handler.__name__})"
+
+
+def find_position(items: Iterator[Any], state: StageState | None) -> Position | None:
+    """Return the position of a reader whose iterator gives nothing but what its position holds, or None.
+
+    Such a reader's next items are those in ``pending``: who pops one has what the iterator would give next.
+
+    Args:
+        items: the reader's iterator.
+        state: its state.
+    """
+    alone = getattr(items, "gi_code", None) in _BARE_READERS and type(state) is ReaderState
+    return state.position if alone and isinstance(state, ReaderState) else None
+
+
+_BARE_READERS = (read_samples.__code__, ReadShards._resume.__code__)  # noqa: SLF001  of this module
 
 
 def note_stops(handler: Handler, stops: list[Exception]) -> Handler:
