@@ -58,7 +58,9 @@ class ParallelRanges:
         self._ends: deque[int] = deque()
         self._rest = memoryview(b"")
         self._active = self._ended = self._alone = False
-        self._boundary = self._next = self._running = self._wanted = self._part_bytes = 0
+        self._boundary = self._next = self._wanted = self._part_bytes = 0
+        # those that have more to come than their last bytes
+        self._running: set[PrefetchTask] = set()
         self._owner = os.getpid()
         self.ranges = 0
 
@@ -107,7 +109,7 @@ class ParallelRanges:
             while (
                 self._active
                 and self._next < self._length
-                and self._running < self._wanted
+                and len(self._running) < self._wanted
                 and len(self._parts) <= self._wanted
             ):
                 grant = prefetch_budget.take(self._part_bytes, spare=1 if self._alone else 0)
@@ -123,7 +125,7 @@ class ParallelRanges:
                 except RuntimeError:
                     grant.release()
                     break
-                self._running += 1
+                self._running.add(part)
                 # a finaliser has run in between
                 if self._ended:
                     part.close()
@@ -140,9 +142,9 @@ class ParallelRanges:
         return self._length if left < size_bytes + ALIGNMENT_BYTES // 2 else self._next + size_bytes
 
     def _done(self, part: PrefetchTask) -> None:
-        """Let another range take the place of one that has come; called in its thread."""
+        """Let another range take the place of one that has come, or almost; called in its thread, twice perhaps."""
         with self._lock:
-            self._running -= 1
+            self._running.discard(part)
         if part.failure is None and part.refused is None:
             self._launch()
 

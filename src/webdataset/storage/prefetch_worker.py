@@ -46,6 +46,7 @@ class Reservation:
                 self.size_bytes += size_bytes
                 self._size += size_bytes
                 self._connections = 1
+                self._budget.note_end(self)
         return granted
 
     @property
@@ -61,6 +62,18 @@ class Reservation:
         """Give the connection back."""
         self._give(0, 1)
 
+    def lend_connection(self) -> bool:
+        """Give the connection back while its last bytes come, unless another one does so now; tell whether it is."""
+        several = settings.CONNECTIONS.get() > 1
+        with self._budget.lock:
+            free = several and self._budget.ending is None
+            lent = free and self._owner == os.getpid() and self._connections == 1
+            if lent:
+                self._connections = 0
+                self._budget.connections -= 1
+                self._budget.ending = self
+        return lent
+
     def release(self) -> None:
         """Give back what is left."""
         self._give(self._size, 1)
@@ -69,6 +82,8 @@ class Reservation:
         if self._owner == os.getpid():
             # the reader and the thread both give back, each what it knows of
             with self._budget.lock:
+                if connections:
+                    self._budget.note_end(self)
                 size_bytes, connections = min(size_bytes, self._size), min(connections, self._connections)
                 self._size -= size_bytes
                 self._connections -= connections
@@ -83,11 +98,18 @@ class PrefetchBudget:
         lock: held while they are counted; a finaliser that gives back may interrupt the thread that holds it.
         size_bytes: granted now.
         connections: granted now.
+        ending: the reservation whose connection brings its last bytes while the next request is sent, or None.
     """
 
     def __init__(self) -> None:
         self.lock = ForkSafeRLock()
         self.size_bytes = self.connections = 0
+        self.ending: Reservation | None = None
+
+    def note_end(self, reservation: Reservation) -> None:
+        """Note that the last bytes of a reservation's connection have come, or that it gets more; under the lock."""
+        if self.ending is reservation:
+            self.ending = None
 
     def take(self, size_bytes: int, *, spare: int = 0) -> Reservation | None:
         """Return a reservation of bytes and a connection, or None where the process has no room.
@@ -116,6 +138,7 @@ class PrefetchBudget:
     def forget(self) -> None:
         """Begin anew, in a forked child: nothing that the parent holds is held here."""
         self.size_bytes = self.connections = 0
+        self.ending = None
 
 
 prefetch_budget = PrefetchBudget()
@@ -144,7 +167,8 @@ class PrefetchTask:
         limit_bytes: how much is read ahead; of a stream known to be longer, :data:`OF_LARGE_BYTES`: the rest can come
             over several connections when its turn comes.
         grant: given back as the bytes go.
-        done: called in the thread when it has read to the bound or the end.
+        done: called in the thread once no more is left than comes while a request is answered, and again when it has
+            read to the bound or the end: the next request may be sent.
         exact: read to the bound, however long the stream says that it is.
 
     Attributes:
@@ -181,6 +205,9 @@ class PrefetchTask:
         self.whole = False
         self._left = self._planned = limit_bytes
         self._read_bytes = 0
+        # when the first bytes came, and how many they were
+        self._flowing: tuple[float, int] | None = None
+        self._announced = False
         self._exact = exact
         self._lock = threading.Lock()
         self._ended = False
@@ -250,7 +277,9 @@ class PrefetchTask:
             while self._left > 0 and not self._enough:
                 piece = read(min(PIECE_BYTES, self._left))
                 if began is not None:
-                    self.latency_seconds, began = time.monotonic() - began, None
+                    now = time.monotonic()
+                    self.latency_seconds, began = now - began, None
+                    self._flowing = now, len(piece)
                 if not piece:
                     self.whole = True
                     break
@@ -259,10 +288,25 @@ class PrefetchTask:
                 self._pieces.put(piece)
                 self._read_bytes += len(piece)
                 self.whole = self._read_bytes == self.length
+                if not self._announced:
+                    self._announce_end()
         except BaseException as error:  # noqa: BLE001  kept, as above
             self.failure = error
         if self._cancelled:
             _close_silently(stream)
+
+    def _announce_end(self) -> None:
+        """Let the next request be sent once the rest comes within the time that its answer takes."""
+        if self._flowing is None or self.latency_seconds <= FAR_SECONDS or self._left <= 0:
+            return
+        began, first_bytes = self._flowing
+        # the speed is what came after the first bytes, for each second
+        ending = self._left * (time.monotonic() - began) <= self.latency_seconds * (self._read_bytes - first_bytes)
+        if ending and self._read_bytes > first_bytes and self.grant.lend_connection():
+            self._announced = True
+            done = self._done
+            if done is not None:
+                done(self)
 
     @property
     def running(self) -> bool:
@@ -277,6 +321,7 @@ class PrefetchTask:
         with self._lock:
             self._planned += more
             self._left += more
+            self._announced = False
             ended, self._ended = self._ended, False
         if ended:
             self._resume()

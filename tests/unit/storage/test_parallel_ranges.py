@@ -145,7 +145,8 @@ def test_equal_bytes_over_several_connections():
     assert len(asked) > 5
     assert all(offset % PART == 0 for offset, _ in asked)
     assert all(known.etag == '"1"' for _, size, known in store.asked if size is not None)
-    assert 2 < store.most <= 6  # the first connection may linger until its successor has come
+    # the first connection may linger until its successor has come, and another one brings its last bytes
+    assert 2 < store.most <= 7
     assert store.open == 0
 
 

@@ -4,6 +4,7 @@ import io
 import os
 import threading
 import time
+import types
 
 import pytest
 
@@ -114,6 +115,68 @@ def test_attributes_are_the_streams_own():
         _ = stream.nothing_of_the_kind
     stream.close()
     assert source_like.closed
+
+
+class Clocked:
+    """A stream with a clock: opening it takes a while, each piece after the first a fifth of a second."""
+
+    def __init__(self, pieces, latency):
+        self.left, self.length = pieces, pieces * prefetch_worker.PIECE_BYTES
+        self.now, self.step, self.latency = 0.0, 0.0, latency
+
+    def open(self):
+        """Take a while."""
+        self.now += self.latency
+        return self
+
+    def read(self, size, /):
+        """Give a piece."""
+        self.left -= 1
+        self.now, self.step = self.now + self.step, 0.2
+        return bytes(size)
+
+    def close(self):
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(("latency", "expected"), [(1.0, [(5, 0), (0, 0)]), (0.0, [(0, 0)])])
+def test_the_next_request_is_sent_while_the_last_bytes_come(budget, monkeypatch, latency, expected):
+    """A connection counts no more once the rest comes within the time of a request; one nearby counts to its end."""
+    source, heard = Clocked(10, latency), []
+    monkeypatch.setattr(prefetch_worker, "time", types.SimpleNamespace(monotonic=lambda: source.now))
+    task = PrefetchTask(
+        source.open,
+        source.length,
+        budget.take(source.length),
+        lambda _: heard.append((source.left, budget.connections)),
+    )
+    while task.running:
+        threading.Event().wait(0.001)
+    task.close()
+    assert heard == expected
+
+
+def test_one_connection_at_a_time_is_lent(budget):
+    """While one brings its last bytes, the others keep theirs; then the next may; one that gets more has it again."""
+    first, second = budget.take(10), budget.take(10)
+    assert first.lend_connection()
+    assert not first.lend_connection()
+    assert not second.lend_connection()
+    assert budget.connections == 1
+    assert first.grow(10)
+    assert budget.connections == 2
+    assert second.lend_connection()
+    second.release()
+    assert first.lend_connection()
+    first.release()
+
+
+def test_the_only_connection_is_not_lent(budget, monkeypatch):
+    """``WDS_CONNECTIONS=1`` never means two."""
+    monkeypatch.setenv("WDS_CONNECTIONS", "1")
+    granted = budget.take(10, spare=1)
+    assert not granted.lend_connection()
+    granted.release()
 
 
 class Silent:
