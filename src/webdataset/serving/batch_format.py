@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from webdataset.core.errors import EncodingError
+from webdataset.loading.columns import wrap_array
 from webdataset.loading.shared_memory import Array, as_array
-from webdataset.loading.windows import wrap_array
 from webdataset.serving.wire_format import MOST_FRAMES, Frame, WireError
 from webdataset.stages.base import Json
 
