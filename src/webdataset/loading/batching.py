@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from webdataset.core.errors import SampleError
-from webdataset.loading.windows import BatchWindow, wrap_array
+from webdataset.loading.columns import Columns, merge_columns
+from webdataset.loading.windows import BatchWindow
 from webdataset.loading.worker import NEVER, RowCounts
 from webdataset.stages.base import Json
 from webdataset.stages.batch import combine_values
@@ -80,26 +81,33 @@ class BatchMaker:
             SampleError: samples that do not fit together.
         """
         received = _ReceivedWindows()
-        # samples, until a batch is full
-        waiting: list[Any] = []
+        waiting = _WaitingSamples()
         for window in windows:
             received.add(window)
-            if not waiting and window.whole and window.count == self.size and self.collate is None:
-                yield self._whole(window), received.advance(window.count)
-                continue
-            waiting += window.samples()
-            count = len(waiting) if self.exact else self.size
-            while waiting and len(waiting) >= count:
-                yield self._cut(waiting, count), received.advance(count)
-        if waiting and not self.drop_last:
-            count = len(waiting)
-            yield self._cut(waiting, count), received.advance(count)
+            if window.count:
+                columns = window.in_columns() if self.collate is None else None
+                waiting.add(list(window.samples()) if columns is None else columns)
+                del columns
+            del window
+            count = waiting.count if self.exact else self.size
+            while waiting.count and waiting.count >= count:
+                yield self._make(waiting.take(count)), received.advance(count)
+        if waiting.count and not self.drop_last:
+            count = waiting.count
+            yield self._make(waiting.take(count)), received.advance(count)
         yield END, received.rest()
 
-    def _cut(self, waiting: list[Any], count: int) -> object:
-        """Take samples for a batch, and make it; afterwards the batch alone holds them."""
-        samples = waiting[:count]
-        del waiting[:count]
+    def _make(self, pieces: "list[Columns | list[Any]]") -> object:
+        """Make a batch of its pieces; afterwards it alone holds them."""
+        if self.collate is None:
+            columns = [piece for piece in pieces if isinstance(piece, Columns)]
+            merged = merge_columns(columns) if len(columns) == len(pieces) else None
+            if merged is not None:
+                return merged.assemble(self._column)
+        samples: list[Any] = []
+        while pieces:
+            piece = pieces.pop(0)
+            samples += piece.samples() if isinstance(piece, Columns) else piece
         return self._collate(samples) if self.collate is None else self.collate(samples)
 
     def _collate(self, samples: list[Any]) -> object:
@@ -126,21 +134,40 @@ class BatchMaker:
             return np.array(values)
         return combine_values(values)
 
-    def _whole(self, window: BatchWindow) -> object:
-        """Return the batch that a whole window is."""
-        layout = window.layout
-        if layout is None:
-            raise SampleError("a window without a block is no batch")
-        columns: list[object] = [None] * len(layout.keys)
-        for column, array in zip(layout.columns, window.columns, strict=True):
-            columns[column.place] = wrap_array(array, tensor=column.tensor)
-        others = [place for place, column in enumerate(columns) if column is None]
-        if others:
-            for place, values in zip(others, zip(*window.beside(), strict=True), strict=True):
-                columns[place] = self._column(list(values))
-        if layout.kind == "dict":
-            return dict(zip(layout.keys, columns, strict=True))
-        return tuple(columns) if layout.kind == "tuple" else columns[0]
+
+class _WaitingSamples:
+    """Samples until a batch is full: columns, or lists where they do not fit into one batch or are to make none."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._pieces: deque[Columns | list[Any]] = deque()
+
+    def add(self, piece: "Columns | list[Any]") -> None:
+        """Add the samples of a window."""
+        self._pieces.append(piece)
+        self.count += _count_samples(piece)
+
+    def take(self, count: int) -> "list[Columns | list[Any]]":
+        """Return the first samples, as many as asked for."""
+        taken = []
+        self.count -= count
+        while count:
+            piece = self._pieces.popleft()
+            size = _count_samples(piece)
+            if size > count:
+                self._pieces.appendleft(_cut_piece(piece, count, size))
+                piece, size = _cut_piece(piece, 0, count), count
+            taken.append(piece)
+            count -= size
+        return taken
+
+
+def _count_samples(piece: "Columns | list[Any]") -> int:
+    return piece.size if isinstance(piece, Columns) else len(piece)
+
+
+def _cut_piece(piece: "Columns | list[Any]", start: int, stop: int) -> "Columns | list[Any]":
+    return piece.cut(start, stop) if isinstance(piece, Columns) else piece[start:stop]
 
 
 def _explain_unlike(first: Mapping[object, object], other: object) -> str:

@@ -11,25 +11,39 @@ No segment outlives both processes, however they end.
 import contextlib
 import errno
 import io
+import itertools
 import mmap
+import operator
 import os
 import pickle
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from webdataset.core.errors import FlowError, describe_error
 from webdataset.core.optional_imports import loaded_module
+from webdataset.loading.columns import LISTED, LOOSE, Columns, FieldColumn
 from webdataset.loading.shared_memory import Leases, MemoryBlock, as_array, create_shared_file
-from webdataset.loading.worker import WindowPart
+from webdataset.loading.worker import WindowCredit, WindowPart
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
-_INLINE_BYTES = 1 << 14
+_INLINE_BYTES = 1 << 16
+# bytes from here on are copied once on each side, and not through the stream of small values
+_LARGE_BYTES = 1 << 13
+_CONTAINERS = frozenset([dict, list, tuple])
+# of a part that comes through the pipe: the first byte (no pickle's), the number of pieces; the size of each
+_PART = 0x50
+# of a credit: the first byte, window, block, eager, collating
+_GRANT = 0x47
+_CREDIT = struct.Struct("<Bqq??")
+_INLINE, _SIZE = struct.Struct("<BI"), struct.Struct("<I")
 _LEAST_BYTES = 1 << 18
 _ALIGNMENT = 64
 # of all workers; each costs a descriptor, of which a program may have 1024 as a rule
@@ -145,6 +159,104 @@ def receive_block(pipe: Connection, number: int, size_bytes: int) -> MemoryBlock
             os.close(descriptor)
 
 
+class _LargeBytes:
+    """Bytes that are pickled as a buffer, and unpickled as bytes: the consumer's are their only copy there."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[pickle.PickleBuffer]]:
+        return bytes, (pickle.PickleBuffer(self._value),)
+
+
+def _expose_bytes(value: object, depth: int) -> object:
+    """Return a value with large bytes in it marked as such.
+
+    Args:
+        value: a dictionary, list or tuple; anything else is returned as it is.
+        depth: of the containers that are looked into.
+    """
+    if type(value) is bytes:
+        return _LargeBytes(value) if len(value) >= _LARGE_BYTES else value
+    if type(value) not in _CONTAINERS or not depth:
+        return value
+    held = cast("Collection[object]", value.values() if isinstance(value, dict) else value)
+    kinds = set(map(type, held))
+    if bytes not in kinds and (depth == 1 or kinds.isdisjoint(_CONTAINERS)):
+        return value
+    exposed = [_expose_bytes(each, depth - 1) for each in held]
+    if all(map(operator.is_, exposed, held)):
+        return value
+    if isinstance(value, dict):
+        return dict(zip(value, exposed, strict=True))
+    return exposed if isinstance(value, list) else tuple(exposed)
+
+
+def _pack_part(part: WindowPart) -> tuple[Any, ...]:
+    """Return a part as a tuple of values that are pickled fast."""
+    rows = part.rows
+    return (
+        part.worker,
+        part.window,
+        (rows.start, rows.stop, rows.step) if type(rows) is range else rows,
+        None if part.columns is None else _pack_columns(part.columns),
+        [_expose_bytes(sample, 2) for sample in part.beside],
+        part.placed,
+        part.progress,
+        part.over,
+        part.busy,
+        part.error,
+        part.timings,
+        part.findings,
+        part.turns,
+        part.counted,
+        part.outcomes,
+    )
+
+
+def _unpack_part(packed: tuple[Any, ...]) -> WindowPart:
+    worker, window, rows, columns, *rest = packed
+    found = range(*rows) if type(rows) is tuple and rows else rows
+    return WindowPart(worker, window, found, None if columns is None else _unpack_columns(columns), *rest)
+
+
+def _pack_columns(columns: Columns) -> tuple[Any, ...]:
+    fields = [
+        None
+        if column is None
+        else (column.form, _expose_bytes(column.values, 1))
+        if column.form in (LISTED, LOOSE)
+        else (column.form, column.values.tobytes(), column.values.dtype.str)
+        for column in columns.fields
+    ]
+    return columns.kind, columns.keys, fields, columns.size, columns.placed
+
+
+def _unpack_columns(packed: tuple[Any, ...]) -> Columns:
+    kind, keys, fields, size, placed = packed
+    return Columns(kind, keys, [None if field is None else _unpack_field(*field) for field in fields], size, placed)
+
+
+def _unpack_field(form: str, values: list[Any] | bytes, dtype: str = "") -> FieldColumn:
+    # a copy, since it becomes the consumer's
+    return FieldColumn(form, np.frombuffer(cast("bytes", values), dtype).copy() if dtype else values)
+
+
+def pack_credit(credit: WindowCredit) -> bytes:
+    """Return a credit as a message, without the block's arrays."""
+    return _CREDIT.pack(_GRANT, credit.window, credit.block, credit.eager, credit.collating)
+
+
+def unpack_credit(message: bytes) -> WindowCredit | None:
+    """Return the credit of a message, without the block's arrays; None where it is another order."""
+    if message[0] != _GRANT:
+        return None
+    _, window, block, eager, collating = _CREDIT.unpack(message)
+    return WindowCredit(window, block, eager=eager, collating=collating)
+
+
 class PartSender:
     """The worker's side."""
 
@@ -164,36 +276,34 @@ class PartSender:
             FlowError: a sample that cannot be pickled.
             SharedMemoryError: there is no memory for a large one.
         """
-        beside, part.beside = part.beside, []
         buffers: list[pickle.PickleBuffer] = []
         stream = io.BytesIO()
         try:
-            _Pickler(stream, 5, buffer_callback=buffers.append).dump(beside)
+            _Pickler(stream, 5, buffer_callback=buffers.append).dump(_pack_part(part))
         except Exception as error:  # whatever pickling a user's object raises
             raise FlowError(
                 f"a sample cannot be sent from a worker process, since it cannot be pickled ({describe_error(error)}): "
                 "take the field out before the loader, or use mode='threads'"
             ) from error
-        views = [buffer.raw() for buffer in buffers]
-        content = stream.getbuffer()
-        size = len(content) + sum(view.nbytes + _ALIGNMENT for view in views)
-        if size <= _INLINE_BYTES:
-            self._pipe.send(("part", part, bytes(content), [bytes(view) for view in views]))
+        pieces = [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
+        sizes = [piece.nbytes for piece in pieces]
+        if sum(sizes) <= _INLINE_BYTES:
+            self._pipe.send_bytes(b"".join([_INLINE.pack(_PART, len(sizes)), *map(_SIZE.pack, sizes), *pieces]))
             return
-        number, memory = self._segment(size)
-        memory[: len(content)] = content
-        places = [(0, len(content))]
-        stop = len(content)
-        for view in views:
+        number, memory = self._segment(sum(sizes) + _ALIGNMENT * len(sizes))
+        places = []
+        stop = 0
+        for piece, size in zip(pieces, sizes, strict=True):
             start = -(-stop // _ALIGNMENT) * _ALIGNMENT
-            stop = start + view.nbytes
-            memory[start:stop] = view
+            stop = start + size
+            memory[start:stop] = piece
             places.append((start, stop))
-        self._pipe.send(("far", part, number, places))
+        self._pipe.send(("far", number, places))
 
     def _segment(self, size: int) -> tuple[int, mmap.mmap]:
         """Return a segment of at least so many bytes that is not in use."""
-        for number in self._free:
+        # the one used last: its pages are warm
+        for number in reversed(self._free):
             if len(self._segments[number]) >= size:
                 self._free.remove(number)
                 return number, self._segments[number]
@@ -236,7 +346,15 @@ class PartReceiver:
             SharedMemoryError: memory cannot be mapped here.
             FlowError: a sample that cannot be unpickled.
         """
-        kind, *rest = self.pipe.recv()
+        message = self.pipe.recv_bytes()
+        if message[0] == _PART:
+            _, count = _INLINE.unpack_from(message)
+            sizes = struct.unpack_from(f"<{count}I", message, _INLINE.size)
+            stop = _INLINE.size + count * _SIZE.size
+            stops = list(itertools.accumulate(sizes, initial=stop))
+            content, *views = [memoryview(message)[a:b] for a, b in itertools.pairwise(stops)]
+            return _unpickle(content, list(map(bytearray, views)))
+        kind, *rest = pickle.loads(message)  # noqa: S301  our own worker's
         if kind == "segment":
             number, size = rest
             self._segments[number] = receive_block(self.pipe, number, size)
@@ -244,29 +362,24 @@ class PartReceiver:
         if kind == "forget":
             del self._segments[rest[0]]
             return None
-        part: WindowPart = rest[0]
-        if kind == "part":
-            part.beside = _unpickle(rest[1], [bytearray(each) for each in rest[2]])
-            return part
-        _, number, places = rest
+        number, places = rest
         memory = self._segments[number].lend(self._loans, number)
         # the consumer keeps what it gets
         if len(self._segments) > self._most:
             memory = memory[: places[-1][1]].copy()
         first, *others = [memory[start:stop] for start, stop in places]
-        part.beside = _unpickle(first, others)
-        return part
+        return _unpickle(first, others)
 
 
 def _unpickle(
-    content: "bytes | npt.NDArray[np.uint8]", buffers: "Sequence[bytearray | npt.NDArray[np.uint8]]"
-) -> list[Any]:
+    content: "memoryview | npt.NDArray[np.uint8]", buffers: "Sequence[bytearray | npt.NDArray[np.uint8]]"
+) -> WindowPart:
     try:
-        beside: list[Any] = pickle.loads(content, buffers=buffers)  # type: ignore[arg-type]  # noqa: S301  our own worker's
+        packed: tuple[Any, ...] = pickle.loads(content, buffers=buffers)  # type: ignore[arg-type]  # noqa: S301  our own worker's
     except Exception as error:  # whatever unpickling a user's object raises
         raise FlowError(
             f"a sample that came from a worker process cannot be unpickled ({describe_error(error)}): mend its class, "
             "take the "
             "field out before the loader, or use mode='threads'"
         ) from error
-    return beside
+    return _unpack_part(packed)

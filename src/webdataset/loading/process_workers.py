@@ -7,9 +7,9 @@ dies closes its pipe: the consumer knows at once, or within two seconds where an
 """
 
 import contextlib
+import math
 import multiprocessing
 import select
-import selectors
 import sys
 import time
 from collections import deque
@@ -24,7 +24,7 @@ from webdataset.core.redaction import redact
 from webdataset.flow.explain import format_function
 from webdataset.flow.pickling import pickle_by_value
 from webdataset.flow.pipeline import DataPipeline
-from webdataset.loading.ipc import PartReceiver, SharedMemoryError, send_block, share_memory
+from webdataset.loading.ipc import PartReceiver, SharedMemoryError, pack_credit, send_block, share_memory
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.shared_memory import PAGE_BYTES, BatchLayout, BlockPool, MemoryBlock, WorkerProgressPage
 from webdataset.loading.windows import WorkerPool
@@ -60,7 +60,8 @@ class ProcessWorkers(WorkerPool):
         super().__init__(workers)
         self._layout_number = self._block_number = 0
         self._ready: deque[WindowPart] = deque()
-        self._selector = selectors.DefaultSelector()
+        self._pipes = select.poll()
+        self._numbers: dict[int, int] = {}
         self._polls: list[select.poll] = []
         self._receivers: list[PartReceiver] = []
         self._processes: list[BaseProcess] = []
@@ -87,7 +88,8 @@ class ProcessWorkers(WorkerPool):
             finally:
                 theirs.close()
             self._processes.append(process)
-            self._selector.register(ours, selectors.EVENT_READ, number)
+            self._pipes.register(ours, select.POLLIN)
+            self._numbers[ours.fileno()] = number
         self._attach_progress_pages()
 
     def _attach_progress_pages(self) -> None:
@@ -100,17 +102,19 @@ class ProcessWorkers(WorkerPool):
 
     # -- orders
 
-    def _send_all(self, order: tuple[object, ...], descriptor: int | None = None) -> None:
+    def _send_all(self, order: bytes | tuple[object, ...], descriptor: int | None = None) -> None:
         for number in range(self.workers):
             self._send(number, order, descriptor)
 
-    def _send(self, number: int, order: tuple[object, ...], descriptor: int | None = None) -> None:
+    def _send(self, number: int, order: bytes | tuple[object, ...], descriptor: int | None = None) -> None:
         """Send an order. Who waits for a full pipe reads meanwhile: the worker may be waiting for that."""
         pipe = self._receivers[number].pipe
         while not self._polls[number].poll(0):
             self._read_pipes(_FULL_SECONDS)
         try:
-            if descriptor is None:
+            if isinstance(order, bytes):
+                pipe.send_bytes(order)
+            elif descriptor is None:
                 pipe.send(order)
             else:
                 send_block(pipe, order, descriptor)
@@ -140,7 +144,7 @@ class ProcessWorkers(WorkerPool):
         for number, receiver in enumerate(self._receivers):
             while (freed := receiver.release_segment()) is not None:
                 self._send(number, ("free", freed))
-        self._send_all(("grant", grant.window, grant.block, grant.eager))
+        self._send_all(pack_credit(grant))
 
     def blocks(self, layout: BatchLayout) -> BlockPool:
         """Return memory that all workers map."""
@@ -175,9 +179,9 @@ class ProcessWorkers(WorkerPool):
 
     def _read_pipes(self, seconds: float) -> bool:
         """Read what there is, or comes in time; return whether there was something."""
-        found = self._selector.select(seconds)
-        for key, _ in found:
-            self._receive_from(key.data)
+        found = self._pipes.poll(math.ceil(seconds * 1000))
+        for descriptor, _ in found:
+            self._receive_from(self._numbers[descriptor])
         if not found:
             # a process that a dead worker's functions have started can hold its pipe open
             for number, process in enumerate(self._processes):
@@ -225,7 +229,6 @@ class ProcessWorkers(WorkerPool):
         if not self.living:
             return
         self._living = False
-        self._selector.close()
         for receiver in self._receivers:
             with contextlib.suppress(OSError):
                 receiver.pipe.send(("end",))

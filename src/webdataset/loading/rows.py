@@ -47,11 +47,14 @@ class WindowRows:
         self.given: dict[int, tuple[_Reference, weakref.ref[Array]]] = {}
         # the memory of all that was offered
         self.views: list[_Reference] = []
+        if layout is None:
+            return
         rows = [(each.shape[1:], each.dtype, each[:1].nbytes) for each in columns]
         self._kinds = [(*row, ctypes.c_ubyte * row[2]) for row in rows]
-        self._places = [column.place for column in layout.columns] if layout is not None else []
-        count = len(layout.keys) if layout is not None else 0
-        self._others = [place for place in range(count) if place not in self._places]
+        self._places = [column.place for column in layout.columns]
+        count = len(layout.keys)
+        # places of the fields without a column
+        self.others = [place for place in range(count) if place not in self._places]
 
     def expect(self, row: int) -> None:
         """Say which row comes next."""
@@ -90,7 +93,7 @@ class WindowRows:
         values = layout.values(sample) if layout is not None else None
         if values is None or not self._write_row(row, values):
             return False, sample
-        return True, list(map(values.__getitem__, self._others))
+        return True, list(map(values.__getitem__, self.others))
 
     def _write_row(self, row: int, values: Sequence[object]) -> bool:
         moves = []

@@ -20,7 +20,7 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -210,33 +210,28 @@ class BatchLayout:
             except KeyError:
                 return None
         if self.kind == "tuple":
-            if type(sample) is tuple or type(sample) is list:
-                return sample if len(sample) == len(self.keys) else None
-            return None
-        return None if type(sample) in (dict, tuple, list) else (sample,)
+            if not isinstance(sample, tuple | list) or len(sample) != len(self.keys):
+                return None
+            return sample if type(sample) is tuple else tuple(sample)
+        return None if isinstance(sample, dict | tuple | list) else (sample,)
 
 
-def infer_layout(sample: object, rows: int) -> BatchLayout | None:
-    """Return the layout of batches like this sample; None where no field is an array that can lie in a block."""
-    kind: str
-    keys: tuple[object, ...]
-    values: list[object]
-    if type(sample) is dict:
-        kind, keys, values = "dict", tuple(sample), list(sample.values())
-    elif type(sample) is tuple or type(sample) is list:
-        kind, keys, values = "tuple", tuple(range(len(sample))), list(sample)
-    else:
-        kind, keys, values = "bare", (0,), [sample]
-    columns = []
+def place_columns(kind: str, keys: tuple[object, ...], columns: Sequence[BatchColumn], rows: int) -> BatchLayout | None:
+    """Return the layout of some columns, one after the other; None where there are none, or they are empty.
+
+    Args:
+        kind: what samples are.
+        keys: the fields' keys.
+        columns: whose offsets are to be chosen.
+        rows: of each.
+    """
+    placed = []
     offset = 0
-    for place, value in enumerate(values):
-        array = as_array(value)
-        if array is None:
-            continue
-        columns.append(BatchColumn(place, array.shape, array.dtype, offset, array is not value))
-        size = rows * array.nbytes
+    for column in columns:
+        placed.append(replace(column, offset=offset))
+        size = rows * math.prod(column.shape) * column.dtype.itemsize
         offset += -(-size // _ALIGNMENT) * _ALIGNMENT
-    return BatchLayout(kind, keys, tuple(columns), rows, offset) if offset else None
+    return BatchLayout(kind, keys, tuple(placed), rows, offset) if offset else None
 
 
 def as_array(value: object) -> Array | None:

@@ -10,15 +10,16 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from webdataset.core.errors import FlowError, WorkerDied
 from webdataset.core.logs import log
 from webdataset.flow.outcomes import StageOutcome
+from webdataset.loading.columns import Columns, RowOrder, infer_layout, merge_columns, place_fields, wrap_array
 from webdataset.loading.shared_memory import (
     Array,
     BatchLayout,
@@ -26,7 +27,6 @@ from webdataset.loading.shared_memory import (
     Leases,
     MemoryBlock,
     create_shared_file,
-    infer_layout,
 )
 from webdataset.loading.worker import RowCounts, WindowCredit, WindowPart
 
@@ -38,6 +38,10 @@ PublishBlock = Callable[[MemoryBlock, int], None]
 _SILENCE_SECONDS = 60.0
 # for workers to notice that an epoch was given up
 _PATIENCE_SECONDS = 5.0
+# one window of so many is weighed, and so many values of a long list
+_WEIGHED = 8
+_SIZED = frozenset([str, bytes, bytearray])
+_CONTAINERS = frozenset([dict, list, tuple])
 # in one epoch; samples that change their shape more often travel beside the batch
 _MOST_LAYOUTS = 8
 
@@ -127,9 +131,13 @@ class BatchWindow:
         self.parts = parts
         self.layout = layout
         self.columns = columns
+        self._merged: Columns | None = None
         self.count = sum(len(part.rows) for part in parts)
-        self.partly = any(any(part.placed) for part in parts)
-        self.whole = layout is not None and self.count == layout.rows and all(all(part.placed) for part in parts)
+
+    @property
+    def partly(self) -> bool:
+        """True where some of the samples were written into the block."""
+        return any(any(part.placed) if part.columns is None else part.columns.placed for part in self.parts)
 
     def merge_counts(self) -> list[RowCounts]:
         """Return what was skipped, by rising row."""
@@ -137,18 +145,52 @@ class BatchWindow:
         found.sort(key=attrgetter("row"))
         return found
 
-    def beside(self) -> list[list[object]]:
-        """Return what travels beside each row, by row (for a window that is whole)."""
-        found: list[list[object]] = [[]] * self.count
-        for part in self.parts:
-            for row, fields in zip(part.rows, part.beside, strict=True):
-                found[row] = fields
-        return found
+    def in_columns(self) -> Columns | None:
+        """Return the samples as columns, by rising row; None where they do not fit into one batch."""
+        if self._merged is None:
+            self._merged = self._merge()
+        return self._merged
+
+    def _merge(self) -> Columns | None:
+        parts = [part for part in self.parts if part.rows]
+        if len(parts) > 1:
+            # the fields stand in the order of the first sample's
+            parts.sort(key=_first_row)
+        columns = [part.columns for part in parts if part.columns is not None]
+        if not columns or len(columns) < len(parts):
+            return None
+        order = RowOrder([part.rows for part in parts], self.stop - self.first)
+        if not all(each.placed for each in columns):
+            return merge_columns(list(map(self._with_block, parts, columns)), order)
+        merged = merge_columns(columns, order)
+        if merged is None or self.layout is None:
+            raise FlowError("rows were placed where there is no block")
+        if self.count == self.layout.rows:
+            return place_fields(merged, self.layout, self.columns)
+        rows = sorted(row for part in parts for row in part.rows)
+        return place_fields(merged, self.layout, [column[rows] for column in self.columns])
+
+    def _with_block(self, part: WindowPart, columns: Columns) -> Columns:
+        """Return a part's columns, with those of the block where it wrote there."""
+        if not columns.placed:
+            return columns
+        if self.layout is None:
+            raise FlowError("rows were placed where there is no block")
+        rows = part.rows
+        which = slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else list(rows)
+        return place_fields(columns, self.layout, [column[which] for column in self.columns])
 
     def samples(self) -> Iterator[object]:
         """Yield the window's samples by rising row; arrays that were placed are views of the block."""
-        entries = [entry for part in self.parts for entry in zip(part.rows, part.placed, part.beside, strict=True)]
-        entries.sort(key=itemgetter(0))
+        entries: list[tuple[int, bool, Any]] = []
+        for part in self.parts:
+            nowhere = [False] * len(part.rows)
+            if part.columns is None:
+                entries += zip(part.rows, part.placed or nowhere, part.beside, strict=True)
+            else:
+                entries += zip(part.rows, nowhere, self._with_block(part, part.columns).samples(), strict=True)
+        if len(self.parts) > 1:
+            entries.sort(key=itemgetter(0))
         for row, placed, beside in entries:
             yield self._sample(row, beside) if placed else beside
 
@@ -168,15 +210,6 @@ class BatchWindow:
         if layout.kind == "dict":
             return dict(zip(layout.keys, values, strict=True))
         return tuple(values) if layout.kind == "tuple" else values[0]
-
-
-def wrap_array(array: Array, *, tensor: bool) -> object:
-    """Return an array as what samples hold: itself, or a torch tensor over the same memory."""
-    if not tensor:
-        return array
-    from webdataset.codecs.torch_codecs import array_to_tensor  # noqa: PLC0415  only samples with tensors need torch
-
-    return array_to_tensor(array)
 
 
 class WindowAssembler:
@@ -263,11 +296,11 @@ class WindowAssembler:
                         self._register(part)
                     else:
                         self._warn_of_silence()
-                window = self._take_window()
+                found = self._take_window()
                 self._next += 1
-                if window is not None:
-                    yield window
-                    del window
+                while found:
+                    # nothing here refers to what the consumer lets go of
+                    yield found.pop()
         finally:
             self._lent.clear()
             self._parts.clear()
@@ -315,7 +348,8 @@ class WindowAssembler:
         if self.watch is not None:
             self.watch(part)
 
-    def _take_window(self) -> BatchWindow | None:
+    def _take_window(self) -> list[BatchWindow]:
+        """Return the next window, if it holds samples or progress."""
         layout, columns = self._lent.pop(self._next, (None, []))
         parts = self._parts.pop(self._next, [])
         for part in parts:
@@ -329,9 +363,9 @@ class WindowAssembler:
             columns = [column.copy() for column in columns]
         window = BatchWindow(self._next, parts, layout, columns, self.span)
         if not window.count and not any(part.progress or part.counted for part in parts):
-            return None
+            return []
         self._learn(window)
-        return window
+        return [window]
 
     # -- leave to write
 
@@ -349,12 +383,12 @@ class WindowAssembler:
 
     def _make_credit(self, window: int) -> WindowCredit:
         if self.layout is None or self._blocks is None:
-            return WindowCredit(window, eager=self.eager)
+            return WindowCredit(window, eager=self.eager, collating=self._placing)
         self._sort()
         block = self._blocks.take()
         columns = self.layout.views(block.lend(self._loans, _ReturnedBlock(self._epoch, window, self._blocks, block)))
         self._lent[window] = self.layout, columns
-        return WindowCredit(window, block.number, self.layout, columns, self.eager)
+        return WindowCredit(window, block.number, self.layout, columns, self.eager, self._placing)
 
     def _sort(self) -> None:
         """Free the returned blocks that no worker refers to: each has said so with a later part."""
@@ -374,17 +408,18 @@ class WindowAssembler:
 
     def _learn(self, window: BatchWindow) -> None:
         """Learn the layout from the first window, or from one whose samples have another."""
-        if self.layout is None and window.number % 8 == 0:
-            self.window_bytes = max(self.window_bytes, sum(map(estimate_bytes, window.samples())))
+        columns = window.in_columns() if self._placing else None
+        if self.layout is None and window.number % _WEIGHED == 0:
+            held = window.samples() if columns is None else (each.values for each in columns.fields if each is not None)
+            self.window_bytes = max(self.window_bytes, sum(map(estimate_bytes, held)))
         if not self._placing or window.partly or not window.count or self._layouts >= _MOST_LAYOUTS:
             return
-        first, *others = (infer_layout(sample, self.span) for sample in window.samples())
-        alike = all(other == first for other in others)
-        if alike and first == self.layout and self._layouts:
+        layout = None if columns is None else infer_layout(columns, self.span)
+        if layout == self.layout and self._layouts:
             # it was granted before the layout was known
             return
         self._layouts += 1
-        self.layout = first if alike else None
+        self.layout = layout
         if self.layout is not None:
             self._blocks = self.pool.blocks(self.layout)
             self.window_bytes = max(self.window_bytes, self.layout.size_bytes)
@@ -399,16 +434,34 @@ class _ReturnedBlock(NamedTuple):
     block: MemoryBlock
 
 
-def estimate_bytes(sample: object) -> int:
-    """Return about how many bytes a sample takes: its arrays, tensors, texts and bytes."""
-    if isinstance(sample, dict):
-        return sum(map(estimate_bytes, sample.values()))
-    if isinstance(sample, tuple | list):
-        return sum(map(estimate_bytes, sample))
-    if isinstance(sample, str | bytes | bytearray):
-        return len(sample)
+def estimate_bytes(value: object) -> int:
+    """Return about how many bytes a value takes: its arrays, tensors, texts and bytes.
+
+    Of a long list of containers, some stand for all.
+    """
+    if isinstance(value, dict):
+        return sum(map(estimate_bytes, value.values()))
+    if isinstance(value, tuple | list):
+        return _estimate_sequence(value)
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
     try:
-        size = getattr(sample, "nbytes", None)
+        size = getattr(value, "nbytes", None)
     except RuntimeError:  # a sparse tensor
         size = None
     return size if isinstance(size, int) else 32
+
+
+def _estimate_sequence(values: Sequence[object]) -> int:
+    if len(values) > 2 * _WEIGHED:
+        kinds = set(map(type, values))
+        if kinds <= _SIZED:
+            return sum(map(len, cast("Sequence[bytes]", values)))
+        if not kinds.isdisjoint(_CONTAINERS):
+            some = values[:: len(values) // _WEIGHED]
+            return sum(map(estimate_bytes, some)) * len(values) // len(some)
+    return sum(map(estimate_bytes, values))
+
+
+def _first_row(part: WindowPart) -> int:
+    return part.rows[0]

@@ -10,7 +10,7 @@ Gives parts by rising window; never waits for another worker, and keeps no sampl
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from webdataset.core.error_handlers import SkipCounts, count_skipped
 from webdataset.flow.outcomes import StageOutcome
 from webdataset.flow.timing import Row, StageMeter
 from webdataset.flow.virtual_stream import END
+from webdataset.loading.columns import Columns, collate_beside, collate_rows
 from webdataset.loading.rows import OFF, RowAllocator, WindowRows
 from webdataset.loading.shared_memory import Array, BatchLayout
 from webdataset.stages.base import Json
@@ -123,7 +124,7 @@ class WorkerShare(Protocol):
         """End it."""
 
 
-@dataclass
+@dataclass(slots=True)
 class WindowCredit:
     """Leave to write a window.
 
@@ -133,6 +134,7 @@ class WindowCredit:
         layout: of the block, or None: samples travel as they are.
         columns: the block's arrays.
         eager: the part must say what changed in the worker's state.
+        collating: samples go into one batch, so that the part may hold columns.
     """
 
     window: int
@@ -140,9 +142,10 @@ class WindowCredit:
     layout: BatchLayout | None = None
     columns: "list[Array]" = field(default_factory=list)
     eager: bool = False
+    collating: bool = False
 
 
-@dataclass
+@dataclass(slots=True)
 class WindowPart:
     """One worker's rows of one window.
 
@@ -150,8 +153,9 @@ class WindowPart:
         worker: its number.
         window: the window's number; the worker has done with all windows up to it.
         rows: rows in order.
-        beside: for each row, the fields without a column (where ``placed``), or the whole sample.
-        placed: for each row, whether its columns are written.
+        columns: the samples as columns; None where they do not fit into one batch, or are to make none.
+        beside: without columns: for each row, the fields without a column (where ``placed``), or the whole sample.
+        placed: without columns: for each row, whether its columns are written.
         progress: what changed in the worker's state since the last part that said so; None: this one does not.
         over: the worker has no more samples.
         busy: blocks of earlier windows that the worker's pipeline still refers to.
@@ -165,7 +169,8 @@ class WindowPart:
 
     worker: int
     window: int
-    rows: list[int] = field(default_factory=list)
+    rows: Sequence[int] = ()
+    columns: Columns | None = None
     beside: list[Any] = field(default_factory=list)
     placed: list[bool] = field(default_factory=list)
     progress: Json = None
@@ -280,7 +285,7 @@ class WorkerLoop:
             rows = self.work.allocator.rows(granted.layout, granted.columns)
             self._open = rows, granted.block
             self._part = part = WindowPart(self.work.worker, window)
-            self._fill(part, rows, samples)
+            self._fill(part, rows, granted, samples)
             self._part = None
             yield self._finish_part(part, rows, granted)
             if part.over:
@@ -298,40 +303,85 @@ class WorkerLoop:
         self._waiting += time.perf_counter() - before
         return granted
 
-    def _fill(self, part: WindowPart, rows: WindowRows, samples: Iterator[tuple[object, int]]) -> None:
-        """Write samples into the window's rows."""
-        share, watch, expect, put = self.share, self.work.watch, rows.expect, rows.write_sample
-        numbers, placed, beside = part.rows.append, part.placed.append, part.beside.append
-        skips, drops, ends = self.notes.skips, self.notes.drops, 0
+    def _fill(self, part: WindowPart, rows: WindowRows, granted: WindowCredit, samples: Iterator[Any]) -> None:
+        """Draw the window's samples, and write them into its rows, or make columns of them."""
         first = self.work.start + part.window * self.work.span
-        following, stop = share.following, first + self.work.span
+        stop = first + self.work.span
+        indices: list[int] = []
         began = time.perf_counter()
-        with use_provider(rows.give if rows.mode != OFF else None), self.notes.counting:
+        placing = rows.layout is not None
+        with use_provider(rows.give if placing and rows.mode != OFF else None), self.notes.counting:
+            draw = self._place if placing else self._draw
+            following = draw(part, rows, indices, samples, stop)
+        part.rows = _name_rows(indices, first)
+        part.over = part.over or following >= NEVER
+        part.turns += len(indices)
+        if granted.collating and indices:
+            _collate_part(part, rows)
+        self._working += time.perf_counter() - began
+
+    def _draw(self, part: WindowPart, _: WindowRows, indices: list[int], samples: Iterator[Any], stop: int) -> int:
+        """Draw samples as they are, up to an index; return the lowest index that the next one can have."""
+        watch, skips, drops = self.work.watch, self.notes.skips, self.notes.drops
+        index, beside = indices.append, part.beside.append
+        following = self.share.following
+        try:
+            for sample, after in samples:
+                if skips or drops:
+                    self._count(part, following)
+                if sample is END:
+                    part.turns += 1
+                else:
+                    if watch is not None:
+                        watch(following, sample)
+                    index(following)
+                    beside(sample)
+                following = after
+                if following >= stop:
+                    return following
+        finally:
+            self.share.following = following
+        if skips or drops:
+            self._count(part, following)
+        part.over = True
+        return following
+
+    def _place(self, part: WindowPart, rows: WindowRows, indices: list[int], samples: Iterator[Any], stop: int) -> int:
+        """Draw samples and write them into their rows, up to an index; return the lowest that can follow."""
+        watch, skips, drops = self.work.watch, self.notes.skips, self.notes.drops
+        index, placed, beside = indices.append, part.placed.append, part.beside.append
+        expect, put = rows.expect, rows.write_sample
+        first, following = stop - self.work.span, self.share.following
+        try:
             while following < stop:
                 row = following - first
                 expect(row)
                 drawn = next(samples, None)
                 if skips or drops:
-                    part.counted.append(self.notes.count_row(row))
+                    self._count(part, following)
                 if drawn is None:
                     part.over = True
                     break
-                index = following
-                sample, share.following = drawn
-                following = share.following
-                if sample is not END:
+                sample, after = drawn
+                if sample is END:
+                    part.turns += 1
+                else:
                     if watch is not None:
-                        watch(index, sample)
+                        watch(following, sample)
                     lies, rest = put(row, sample)
-                    numbers(row)
+                    index(following)
                     placed(lies)
                     beside(rest)
-                else:
-                    ends += 1
+                following = after
+                # what the pipeline does not keep is gone before the next sample is made
                 drawn = sample = rest = None
-        part.over = part.over or following >= NEVER
-        part.turns = len(part.rows) + ends
-        self._working += time.perf_counter() - began
+        finally:
+            self.share.following = following
+        return following
+
+    def _count(self, part: WindowPart, index: int) -> None:
+        """Note what was skipped on the way to an index."""
+        part.counted.append(self.notes.count_row(index - self.work.start - part.window * self.work.span))
 
     def _finish_part(self, part: WindowPart, rows: WindowRows, granted: WindowCredit) -> WindowPart:
         part.progress = self._progress(due=granted.eager or part.over)
@@ -351,3 +401,24 @@ class WorkerLoop:
         progress = self.share.progress()
         self._cost, self._since = time.perf_counter() - began, 0.0
         return progress
+
+
+def _name_rows(indices: list[int], first: int) -> Sequence[int]:
+    """Return the rows of some indices: as a range where they stand at equal distances, which is merged faster."""
+    if not indices:
+        return ()
+    start, step = indices[0], indices[1] - indices[0] if len(indices) > 1 else 1
+    stop = start + step * (len(indices) - 1) + 1
+    if indices == list(range(start, stop, step)):
+        return range(start - first, stop - first, step)
+    return [index - first for index in indices]
+
+
+def _collate_part(part: WindowPart, rows: WindowRows) -> None:
+    """Make columns of a part's samples, where they fit into one batch."""
+    if rows.layout is not None and all(part.placed):
+        columns: Columns | None = collate_beside(rows.layout, rows.others, part.beside)
+    else:
+        columns = None if any(part.placed) else collate_rows(part.beside)
+    if columns is not None:
+        part.columns, part.beside, part.placed = columns, [], []

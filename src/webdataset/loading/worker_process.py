@@ -5,6 +5,7 @@ or when its parent is gone. Ctrl-C is its parent's business.
 """
 
 import os
+import pickle
 import random
 import select
 import signal
@@ -23,7 +24,7 @@ from webdataset.core import distributed
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.process_pool import make_portable
 from webdataset.core.seeds import hash_seed
-from webdataset.loading.ipc import PartSender, SharedMemoryError, receive_block
+from webdataset.loading.ipc import PartSender, SharedMemoryError, receive_block, unpack_credit
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.rows import RowAllocator
 from webdataset.loading.shared_memory import Array, BatchLayout, WorkerProgressPage
@@ -131,14 +132,16 @@ class WorkerProcess:
 
     def _receive_order(self) -> None:
         """Wait for an order and take note of it."""
-        kind, *rest = self._pipe.recv()
+        message = self._pipe.recv_bytes()
+        credit = unpack_credit(message)
+        if credit is not None:
+            credit.layout, credit.columns = self._blocks.get(credit.block, (None, []))
+            self._grants.append(credit)
+            return
+        kind, *rest = pickle.loads(message)  # noqa: S301  our own consumer's
         if kind == "begin":
             (self._beginning,) = rest
             self._grants.clear()
-        elif kind == "grant":
-            window, number, eager = rest
-            layout, columns = self._blocks.get(number, (None, []))
-            self._grants.append(WindowCredit(window, number, layout, columns, eager))
         elif kind == "stop":
             self._stopped = True
         elif kind == "free":

@@ -19,8 +19,8 @@ from webdataset.core import errors
 from webdataset.core.errors import EncodingError, FlowError, WebDatasetError
 from webdataset.flow.elastic_state import is_stream_state
 from webdataset.loading.batching import BatchMark
+from webdataset.loading.columns import wrap_array
 from webdataset.loading.shared_memory import Array, as_array
-from webdataset.loading.windows import wrap_array
 from webdataset.loading.worker import NEVER, RowCounts
 from webdataset.serving.wire_format import (
     LARGEST_DESCRIPTION_BYTES,

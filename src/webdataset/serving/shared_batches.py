@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from webdataset.core.errors import EncodingError
+from webdataset.loading.columns import wrap_array
 from webdataset.loading.shared_memory import Array, BlockPool, Leases, MemoryBlock, as_array, create_shared_file
-from webdataset.loading.windows import wrap_array
 from webdataset.serving.unix_channel import SEALS, ChannelError, check_memory_file
 from webdataset.stages.base import Json
 

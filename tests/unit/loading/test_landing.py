@@ -8,8 +8,8 @@ import pytest
 import webdataset as wds
 from webdataset.codecs.images import output_buffer
 from webdataset.codecs.images.decode import decode_pixels
+from webdataset.loading.columns import collate_rows, infer_layout
 from webdataset.loading.rows import LANDING, OFF, TRIAL, RowAllocator, WindowRows
-from webdataset.loading.shared_memory import infer_layout
 
 MODES = [(0, "threads"), (2, "threads"), (2, "processes")]
 
@@ -21,6 +21,11 @@ def jpeg(number, height=48, width=64, kind="JPEG"):
     values = np.full((height, width, 3), number * 3 % 256, np.uint8)
     image.fromarray(values).save(stream, kind)
     return stream.getvalue()
+
+
+def layout_of(sample, rows):
+    """Return the layout of batches of samples like one."""
+    return infer_layout(collate_rows([sample]), rows)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +142,7 @@ def test_every_kind_of_picture(pictures, workers, mode, spec):
 def test_decoders_write_into_the_batch():
     """A JPEG's and a PNG's pixels come to lie in the row that was offered, without a copy."""
     column = np.zeros((2, 48, 64, 3), np.uint8)
-    rows = WindowRows(infer_layout((column[0], 1), 2), [column], LANDING)
+    rows = WindowRows(layout_of((column[0], 1), 2), [column], LANDING)
     for row, kind in enumerate(("JPEG", "PNG")):
         rows.expect(row)
         with output_buffer.use_provider(rows.give):
@@ -153,7 +158,7 @@ def test_floats_are_written_into_the_batch():
     from webdataset.codecs.images.handler import image_decoder
 
     column = np.zeros((1, 48, 64, 3), np.float32)
-    rows = WindowRows(infer_layout((column[0],), 1), [column], LANDING)
+    rows = WindowRows(layout_of((column[0],), 1), [column], LANDING)
     rows.expect(0)
     with output_buffer.use_provider(rows.give):
         picture = image_decoder(("numpy", "float", "rgb"), None)(jpeg(9))
@@ -163,7 +168,7 @@ def test_floats_are_written_into_the_batch():
 def test_two_pictures_of_one_shape_get_a_column_each():
     """The fields of a sample land in their own columns, also where they were decoded in the other order."""
     columns = [np.zeros((1, 48, 64, 3), np.uint8) for _ in range(2)]
-    layout = infer_layout((columns[0][0], columns[1][0]), 1)
+    layout = layout_of((columns[0][0], columns[1][0]), 1)
     for swapped in (False, True):
         rows = WindowRows(layout, columns, LANDING)
         rows.expect(0)
@@ -181,7 +186,7 @@ def test_two_pictures_of_one_shape_get_a_column_each():
 def test_memory_that_is_still_in_use_is_not_offered_again():
     """A row is offered once for as long as anything made of it lives, views of views too."""
     column = np.zeros((1, 48, 64, 3), np.uint8)
-    rows = WindowRows(infer_layout((column[0],), 1), [column], LANDING)
+    rows = WindowRows(layout_of((column[0],), 1), [column], LANDING)
     rows.expect(0)
     first = rows.give((48, 64, 3), np.dtype(np.uint8))
     kept = first[::2].transpose(2, 1, 0)[0]
@@ -208,7 +213,7 @@ def test_nobody_is_asked_outside_of_a_loader():
 def test_rows_are_offered_to_pipelines_that_let_go(kept, turn, mode):
     """Memory is offered on trial first; where it is kept for longer than the streams take, rows never are."""
     column = np.zeros((4, 48, 64, 3), np.uint8)
-    layout = infer_layout((column[0],), 4)
+    layout = layout_of((column[0],), 4)
     allocator = RowAllocator()
     pipeline, modes = [], []
     for block in range(30):
@@ -228,7 +233,7 @@ def test_rows_are_offered_to_pipelines_that_let_go(kept, turn, mode):
 def test_blocks_that_are_referred_to_are_reported():
     """A window's block is busy for as long as the pipeline has one of its rows."""
     column = np.zeros((2, 48, 64, 3), np.uint8)
-    layout = infer_layout((column[0],), 2)
+    layout = layout_of((column[0],), 2)
     allocator = RowAllocator()
     allocator.mode = LANDING
     rows = allocator.rows(layout, [column])
@@ -243,4 +248,4 @@ def test_blocks_that_are_referred_to_are_reported():
 def test_small_arrays_are_copied():
     """Offering a row costs more than copying a few bytes."""
     column = np.zeros((2, 8, 8, 3), np.uint8)
-    assert WindowRows(infer_layout((column[0],), 2), [column], LANDING).give((8, 8, 3), np.dtype(np.uint8)) is None
+    assert WindowRows(layout_of((column[0],), 2), [column], LANDING).give((8, 8, 3), np.dtype(np.uint8)) is None

@@ -1,0 +1,314 @@
+"""Columns of samples: collated where samples are made, joined where batches are.
+
+Theory. What collation makes of a field follows from the types of its values: numbers of one type become an array,
+texts, bytes and containers stay a list, and only the rest needs a look at each value. A worker looks at the types of
+its rows of a window, all at once, and sends columns; the consumer joins the columns of all workers, with a few calls a
+field, whatever the number of samples. Where columns of one field differ in form, their values are put together again
+and collated one by one, so that a batch is always what collating its samples gives.
+
+Samples are put together again (``samples``) only where they do not fit into one batch.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from webdataset.loading.shared_memory import Array, BatchColumn, BatchLayout, as_array, place_columns
+
+# forms of a column: a list that stays one; arrays of Python's numbers, of numpy's, of arrays; a list to be looked at
+LISTED, NUMBERS, SCALARS, STACKED, LOOSE = "listed", "numbers", "scalars", "stacked", "loose"
+# whose lists collation leaves as they are
+_LISTED_TYPES = frozenset([str, bytes, dict, list, tuple, type(None)])
+_NUMBER_DTYPES: dict[type, np.dtype[np.generic]] = {kind: np.array([kind()]).dtype for kind in (int, float, bool)}
+
+
+class FieldColumn(NamedTuple):
+    """The values of one field, by row.
+
+    Args:
+        form: how they stand: ``LISTED``, ``NUMBERS``, ``SCALARS``, ``STACKED`` or ``LOOSE``.
+        values: a list, or an array ``dtype[rows, ...]``.
+        tensor: samples hold a tensor (of ``STACKED``).
+    """
+
+    form: str
+    values: Any
+    tensor: bool = False
+
+    def listed(self) -> list[Any]:
+        """Return the values as samples hold them."""
+        if self.form in (LISTED, LOOSE):
+            return cast("list[Any]", self.values)
+        if self.form == NUMBERS:
+            return cast("list[Any]", self.values.tolist())
+        if self.form == SCALARS:
+            return list(self.values)
+        return [wrap_array(self.values[row, ...], tensor=self.tensor) for row in range(len(self.values))]
+
+    def cut(self, start: int, stop: int) -> "FieldColumn":
+        """Return some of its rows."""
+        return FieldColumn(self.form, self.values[start:stop], self.tensor)
+
+
+class Columns(NamedTuple):
+    """Samples of one kind, field by field.
+
+    Args:
+        kind: ``dict``, ``tuple`` (tuples and lists) or ``bare``: what samples are.
+        keys: a dict's in order; otherwise numbers.
+        fields: a column for each key; None where it stands in the window's block.
+        size: number of samples.
+        placed: some columns stand in the window's block.
+    """
+
+    kind: str
+    keys: tuple[object, ...]
+    fields: list[FieldColumn | None]
+    size: int
+    placed: bool = False
+
+    def samples(self) -> list[object]:
+        """Return the samples; tuples for tuples and lists."""
+        values = [column.listed() for column in self.fields if column is not None]
+        if self.kind == "bare":
+            return values[0]
+        rows = zip(*values, strict=True) if values else [()] * self.size
+        return [dict(zip(self.keys, row, strict=True)) for row in rows] if self.kind == "dict" else list(rows)
+
+    def cut(self, start: int, stop: int) -> "Columns":
+        """Return some of the samples."""
+        if start == 0 and stop == self.size:
+            return self
+        fields = [None if column is None else column.cut(start, stop) for column in self.fields]
+        return Columns(self.kind, self.keys, fields, stop - start, self.placed)
+
+    def assemble(self, finish: Callable[[list[Any]], object]) -> object:
+        """Return the batch.
+
+        Args:
+            finish: makes a column of values that must be looked at.
+        """
+        made = [_finish_column(column, finish) for column in self.fields if column is not None]
+        if self.kind == "dict":
+            return dict(zip(self.keys, made, strict=True))
+        return tuple(made) if self.kind == "tuple" else made[0]
+
+
+def _finish_column(column: FieldColumn, finish: Callable[[list[Any]], object]) -> object:
+    form, values, tensor = column
+    if form == LOOSE:
+        return finish(values)
+    return wrap_array(values, tensor=True) if tensor else values
+
+
+def wrap_array(array: Array, *, tensor: bool) -> object:
+    """Return an array as what samples hold: itself, or a torch tensor over the same memory."""
+    if not tensor:
+        return array
+    from webdataset.codecs.torch_codecs import array_to_tensor  # noqa: PLC0415  only samples with tensors need torch
+
+    return array_to_tensor(array)
+
+
+def collate_column(values: list[Any]) -> FieldColumn:
+    """Return values as a column, in the form that says most."""
+    kinds = set(map(type, values))
+    if kinds <= _LISTED_TYPES:
+        return FieldColumn(LISTED, values)
+    if len(kinds) == 1:
+        (kind,) = kinds
+        number = kind in _NUMBER_DTYPES
+        if number or issubclass(kind, np.number | np.bool_):
+            array = np.array(values)
+            # not integers too large for one, nor durations, whose type says no unit
+            if array.dtype == (_NUMBER_DTYPES[kind] if number else np.dtype(kind)):
+                return FieldColumn(NUMBERS if number else SCALARS, array)
+    return FieldColumn(LOOSE, values)
+
+
+def collate_rows(samples: Sequence[Any]) -> Columns | None:
+    """Return samples as columns; None where they are not of one kind, with the same fields.
+
+    Args:
+        samples: at least one.
+    """
+    kinds = set(map(type, samples))
+    if kinds == {dict}:
+        return _collate_dicts(samples)
+    if all(issubclass(kind, tuple | list) for kind in kinds):
+        if len(set(map(len, samples))) > 1:
+            return None
+        fields = [collate_column(list(values)) for values in zip(*samples, strict=True)]
+        return Columns("tuple", tuple(range(len(fields))), list(fields), len(samples))
+    if any(issubclass(kind, dict | tuple | list) for kind in kinds):
+        return None
+    return Columns("bare", (0,), [collate_column(list(samples))], len(samples))
+
+
+def _collate_dicts(samples: Sequence[dict[object, Any]]) -> Columns | None:
+    if len(set(map(len, samples))) > 1:
+        return None
+    first = samples[0]
+    try:
+        fields = [collate_column(list(map(itemgetter(key), samples))) for key in first]
+    except KeyError:
+        return None
+    return Columns("dict", tuple(first), list(fields), len(samples))
+
+
+def collate_beside(layout: BatchLayout, others: Sequence[int], rows: Sequence[Sequence[Any]]) -> Columns:
+    """Return the fields that travel beside a block, of samples that were written into it.
+
+    Args:
+        layout: of the block.
+        others: places of the fields beside it.
+        rows: for each sample, these fields.
+    """
+    fields: list[FieldColumn | None] = [None] * len(layout.keys)
+    for place, values in zip(others, zip(*rows, strict=True), strict=False):
+        fields[place] = collate_column(list(values))
+    return Columns(layout.kind, layout.keys, fields, len(rows), placed=True)
+
+
+def place_fields(columns: Columns, layout: BatchLayout, arrays: Sequence[Array]) -> Columns:
+    """Return columns with those of their block.
+
+    Args:
+        columns: of samples that were written into it.
+        layout: of the block.
+        arrays: for each of the block's columns, the samples' rows.
+    """
+    fields = list(columns.fields)
+    for column, array in zip(layout.columns, arrays, strict=True):
+        fields[column.place] = FieldColumn(STACKED, array, column.tensor)
+    return Columns(columns.kind, columns.keys, fields, columns.size)
+
+
+class RowOrder:
+    """Where the rows of several parts stand among each other.
+
+    Args:
+        parts: the rows of each part, rising.
+        span: rows that there may be.
+    """
+
+    def __init__(self, parts: Sequence[Sequence[int]], span: int) -> None:
+        self.count = sum(map(len, parts))
+        self._slices: list[slice] | None = None
+        self._order: list[int] | None = None
+        if len(parts) == 1:
+            return
+        if self.count == span and all(type(rows) is range for rows in parts):
+            strides = cast("Sequence[range]", parts)
+            self._slices = [slice(rows.start, rows.stop, rows.step) for rows in strides]
+            return
+        flat = list(chain.from_iterable(parts))
+        self._order = sorted(range(self.count), key=flat.__getitem__)
+
+    def merge_lists(self, parts: Sequence[list[Any]]) -> list[Any]:
+        """Return the values of all parts by rising row."""
+        if self._slices is not None:
+            merged: list[Any] = [None] * self.count
+            for rows, values in zip(self._slices, parts, strict=True):
+                merged[rows] = values
+            return merged
+        if self._order is None:
+            return list(chain.from_iterable(parts)) if len(parts) > 1 else parts[0]
+        return list(map(list(chain.from_iterable(parts)).__getitem__, self._order))
+
+    def merge_arrays(self, parts: Sequence[Array]) -> Array:
+        """Return the rows of all parts by rising row."""
+        if len(parts) == 1:
+            return parts[0]
+        if self._slices is not None:
+            merged = np.empty((self.count, *parts[0].shape[1:]), parts[0].dtype)
+            for rows, array in zip(self._slices, parts, strict=True):
+                merged[rows] = array
+            return merged
+        whole: Array = np.concatenate(parts)
+        return whole if self._order is None else whole[self._order]
+
+
+class _InSequence(RowOrder):
+    """Parts that follow each other."""
+
+    def __init__(self) -> None:
+        super().__init__([()], 0)
+
+
+IN_SEQUENCE = _InSequence()
+
+
+def merge_columns(parts: Sequence[Columns], order: RowOrder = IN_SEQUENCE) -> Columns | None:
+    """Return the samples of all parts as columns; None where they do not fit into one batch.
+
+    Args:
+        parts: at least one; of all or of none of them, columns stand in the block.
+        order: of their rows; by default one part comes after the other.
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    sources = [first.fields]
+    for part in parts[1:]:
+        if part.kind != first.kind or len(part.keys) != len(first.keys):
+            return None
+        if part.keys == first.keys:
+            sources.append(part.fields)
+            continue
+        places = {key: place for place, key in enumerate(part.keys)}
+        if not all(key in places for key in first.keys):
+            return None
+        sources.append([part.fields[places[key]] for key in first.keys])
+    fields = [_merge_field(columns, order) for columns in zip(*sources, strict=True)]
+    return Columns(first.kind, first.keys, fields, sum(part.size for part in parts), first.placed)
+
+
+def _merge_field(parts: Sequence[FieldColumn | None], order: RowOrder) -> FieldColumn | None:
+    columns = [column for column in parts if column is not None]
+    if not columns:
+        return None
+    first = columns[0]
+    form = first.form
+    if form in (LISTED, LOOSE):
+        alike = all(column.form == form for column in columns)
+        if alike:
+            return FieldColumn(form, order.merge_lists([column.values for column in columns]))
+    else:
+        kind = form, first.tensor, first.values.dtype, first.values.shape[1:]
+        if all(
+            column.form == form and (form, column.tensor, column.values.dtype, column.values.shape[1:]) == kind
+            for column in columns
+        ):
+            return FieldColumn(form, order.merge_arrays([column.values for column in columns]), first.tensor)
+    return FieldColumn(LOOSE, order.merge_lists([column.listed() for column in columns]))
+
+
+def infer_layout(columns: Columns, rows: int) -> BatchLayout | None:
+    """Return the layout of batches like these samples; None where no field is an array of one shape.
+
+    Nor where a field is an array now and then, or of several shapes: such samples have no layout in common.
+
+    Args:
+        columns: of some samples, none in a block.
+        rows: of a batch.
+    """
+    found = []
+    for place, column in enumerate(columns.fields):
+        if column is None or column.form != LOOSE:
+            continue
+        arrays = list(map(as_array, column.values))
+        first = arrays[0]
+        if first is None:
+            if any(array is not None for array in arrays):
+                return None
+            continue
+        tensor = first is not column.values[0]
+        for array, value in zip(arrays, column.values, strict=True):
+            if array is None or (array.shape, array.dtype, array is not value) != (first.shape, first.dtype, tensor):
+                return None
+        found.append(BatchColumn(place, first.shape, first.dtype, 0, tensor))
+    return place_columns(columns.kind, columns.keys, found, rows)
