@@ -12,7 +12,7 @@ same answer. A state that lacks a stream of its rank is that of one worker: it t
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from webdataset.core.distributed import WorkerContext, thread_context, use_stream
 from webdataset.core.errors import FlowError, StateMismatch
@@ -54,10 +54,10 @@ class VirtualStream(Generic[Output]):
     def advance(self) -> Output:
         """Return the next item, or ``END``."""
         loop, context = self._loop, thread_context
+        item: Output = END
         if loop is not None and loop.count < loop.bound and (pending := loop.flow.position.pending):
             loop.count += 1
-            return pending.pop()  # type: ignore[return-value]  what the reader would give
-        item: Output = END
+            return cast("Output", pending.pop())
         before = context.stream
         context.stream = self.stream
         try:

@@ -50,7 +50,7 @@ class Position:
         self.shard = 0
         self.ordinal = 0
         self.offsets: list[int] = []
-        self.pending: list[Sample] = []
+        self.pending: list[Any] = []
         self.failures = 0
         self.reader: Any = None
         self.tracked = tracked
