@@ -21,7 +21,7 @@ from itertools import chain, repeat
 from operator import call
 from typing import Any, Generic, Self
 
-from webdataset.core.distributed import StreamNumber, WorkerContext, process_context
+from webdataset.core.distributed import StreamNumber, WorkerContext, process_context, thread_context
 from webdataset.core.errors import NoSamples, UsageError, WebDatasetError
 from webdataset.core.tracebacks import trim_traceback
 from webdataset.flow.elastic_state import (
@@ -348,15 +348,20 @@ class StreamCursor:
     def refresh(self) -> None:
         """Read the states of the streams that moved."""
         self.ahead.count()
-        stream_states, told, stale = self.stream_states, self._told, self.stale
-        for number, stream in self.streams.items():
-            count = stream.count
-            if count == told[number] and number not in stale:
-                continue
-            name = str(number)
-            stream_states[name] = stream.stream_state()
-            told[number] = count
-            self.unsent.add(name)
+        stream_states, told, stale, context = self.stream_states, self._told, self.stale, thread_context
+        before = context.stream
+        try:
+            # the names of their states are in the same order
+            for name, (number, stream) in zip(stream_states, self.streams.items(), strict=True):
+                count = stream.count
+                if count == told[number] and number not in stale:
+                    continue
+                context.stream = stream.stream
+                stream_states[name] = stream.stream_state()
+                told[number] = count
+                self.unsent.add(name)
+        finally:
+            context.stream = before
         stale.clear()
 
     def close(self) -> None:

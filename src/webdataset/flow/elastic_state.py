@@ -92,12 +92,19 @@ def sum_state(header: Mapping[str, Any], stream_states: Mapping[str, Json], know
         return 0
     sums = {} if known is None else known
     functions = sum_stream_state(header["functions"])
-    total = zlib.crc32(b"%x %d %d" % (header["seed"], header["epoch"], header["streams"]), functions)
+    crc32, dumps = zlib.crc32, marshal.dumps
+    total = crc32(b"%x %d %d" % (header["seed"], header["epoch"], header["streams"]), functions)
     for name, stream_state in stream_states.items():
         before = sums.get(name)
         if before is None or before[0] is not stream_state:
-            before = sums[name] = stream_state, sum_stream_state(stream_state, int(name) + 1)
-        total ^= before[1]
+            try:
+                summed = crc32(dumps(stream_state, 0), int(name) + 1)
+            except ValueError:
+                summed = sum_stream_state(stream_state, int(name) + 1)  # which says what is wrong
+            sums[name] = stream_state, summed
+            total ^= summed
+        else:
+            total ^= before[1]
     return total
 
 

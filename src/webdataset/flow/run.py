@@ -152,12 +152,14 @@ class Flow(Generic[Output]):
 
     def compact_snapshot(self) -> Json:
         """Return what of the snapshot the run and the description do not tell: ``[ended, memories]``."""
-        number = len(self.runners)
+        number, ended = len(self.runners), None
         for runner in self._kept:
             number -= 1
-            if runner.ended:
-                return [number, [None if write is None else write() for write in self._writers]]
-        return [None, [None if write is None else write() for write in self._writers]]
+            # runner.ended, without a call
+            if runner.over or (getattr(runner.items, "gi_frame", runner) is None and not runner.closed):
+                ended = number
+                break
+        return [ended, [None if write is None else write() for write in self._writers]]
 
     def present_url(self) -> str:
         """Return the url of the shard that is being read; nothing where that is not known."""
@@ -428,7 +430,7 @@ class Loop(Generic[Output]):
 
         That is ``[count, passed, given, ended, memories]``.
         """
-        return [self.count, self.passed, self.count_in_pass, *self.flow.compact_snapshot()]
+        return [self.count, self.passed, self.count - self._before, *self.flow.compact_snapshot()]
 
     def present_url(self) -> str:
         """Return the url of the shard that is being read; nothing where that is not known."""

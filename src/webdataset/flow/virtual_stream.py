@@ -12,7 +12,7 @@ same answer. A state that lacks a stream of its rank is that of one worker: it t
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from webdataset.core.distributed import WorkerContext, thread_context, use_stream
 from webdataset.core.errors import FlowError, StateMismatch
@@ -54,10 +54,10 @@ class VirtualStream(Generic[Output]):
     def advance(self) -> Output:
         """Return the next item, or ``END``."""
         loop, context = self._loop, thread_context
+        item: Output = END
         if loop is not None and loop.count < loop.bound and (pending := loop.flow.position.pending):
             loop.count += 1
-            return pending.pop()  # type: ignore[return-value]  what the reader would give
-        item: Output = END
+            return cast("Output", pending.pop())
         before = context.stream
         context.stream = self.stream
         try:
@@ -119,6 +119,8 @@ class VirtualStream(Generic[Output]):
     def stream_state(self) -> Json:
         """Return what is to be remembered after the item given last: None before the first one.
 
+        Called as a part of the stream: see ``use_stream``.
+
         Raises:
             FlowError: the stream has failed: there is no state after a failure.
         """
@@ -127,13 +129,7 @@ class VirtualStream(Generic[Output]):
                 f"stream {self.stream.number} failed ({type(self.failed).__name__}), and there is no state after a "
                 "failure: use the one that was saved last"
             )
-        if self._loop is None:
-            return self._stream_state
-        before, thread_context.stream = thread_context.stream, self.stream
-        try:
-            return self._loop.compact_snapshot()
-        finally:
-            thread_context.stream = before
+        return self._stream_state if self._loop is None else self._loop.compact_snapshot()
 
     def reading(self) -> str:
         """Return the url of the shard that is being read; nothing where that is not known."""

@@ -50,7 +50,7 @@ class Position:
         self.shard = 0
         self.ordinal = 0
         self.offsets: list[int] = []
-        self.pending: list[Sample] = []
+        self.pending: list[Any] = []
         self.failures = 0
         self.reader: Any = None
         self.tracked = tracked
@@ -61,6 +61,7 @@ class Position:
         self._chain = 0
         self._identity: ShardIdentity | None = None
         self._size_sum: int | None = None
+        self._rises: bool | None = None  # up to the present list
         self._url = ""
         self._url_hash: int | None = None
 
@@ -102,7 +103,20 @@ class Position:
     @property
     def rising(self) -> bool:
         """Whether the keys of the present shard rise so far; a state keeps it, see ``ShardReader.rising``."""
-        return bool(getattr(self.reader, "rising", True))
+        if self._rises is None:
+            self._rises = bool(getattr(self.reader, "rising", True))
+        return self._rises
+
+    def snapshot(self) -> list[int | None]:
+        """Return where the sample given last stands, and what tells that the shard is the same, for a state."""
+        offsets, keys = self.offsets, self._keys
+        index = len(offsets) - len(self.pending) - 1
+        key = keys[index] if keys else None
+        size, validator = self._identity or self.identity()
+        rises = self.rising if self._rises is None else self._rises
+        url = self.url if self._url_hash is None else self._url_hash
+        key_sum = 0 if key is None else sum_text(str(key))
+        return [self.shard, self.ordinal + index, offsets[index], key_sum, url, size, validator, int(rises)]
 
     @property
     def url(self) -> int:
@@ -115,13 +129,14 @@ class Position:
         """Enter a shard."""
         self._url, self._url_hash = url, None
         self._close_list()
-        self.reader = self._identity = self._size_sum = None
+        self.reader = self._identity = self._size_sum = self._rises = None
         self.shard, self.ordinal, self.offsets, self.pending = shard, 0, [], []
 
     def present(self, samples: list[Sample], offsets: list[int]) -> list[Sample]:
         """Take the next list of samples of the shard; return it in the order in which to pop them."""
         self.ordinal += len(self.offsets)
         self.offsets = offsets
+        self._rises = None
         if self.tracked:
             if self._chained:
                 self._close_list()

@@ -164,7 +164,6 @@ class StageState:
         address: address of the item that this stage yielded last (tracked runs only).
         plain: snapshots have no tuples, and the keys of dictionaries are sorted.
         outcome: of a run whose samples are watched; not part of a snapshot.
-        passed: number of first input items that a restored run passes, whatever they are.
     """
 
     run_context: Run | None = None
@@ -172,7 +171,11 @@ class StageState:
     address: Any = None  # a JsonAddress; Any lets subclasses make it a property
     plain: bool = False
     outcome: Outcome | None = None
-    passed: int = 0
+
+    @property
+    def passed(self) -> int:
+        """Number of first input items that a restored run passes, whatever they are."""
+        return 0
 
     def snapshot(self) -> JsonValue:
         """Return this state as a JSON value; buffers as addresses."""

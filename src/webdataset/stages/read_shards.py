@@ -73,12 +73,9 @@ class ReaderState(StageState):
 
     def snapshot(self) -> JsonValue:
         """Return the address of the sample given last, and which sample of which shard it is; None before the first."""
-        position = self.position
-        if not position.offsets:
-            return None if self.saved is None else self.saved.state
-        shard, ordinal, offset, _ = position.address()
-        rises = int(position.rising)
-        return [shard, ordinal, offset, position.key_sum(), position.url, *position.identity(), rises]
+        if self.position.offsets:
+            return cast("JsonValue", self.position.snapshot())
+        return None if self.saved is None else self.saved.state
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
         """Continue after the sample at this address."""
