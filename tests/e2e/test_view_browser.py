@@ -483,6 +483,29 @@ def test_a_phone_and_both_themes(browser: Any, viewer: RunningViewer, scheme: st
         assert page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]") < 60
 
 
+def test_an_hour_of_sound(browser: Any, tmp_path: Path) -> None:
+    """Its outline says which part of it is shown, and its card in the grid reads none of it."""
+    frames = 44_100 * 3600
+    head = b"RIFF" + (36 + 4 * frames).to_bytes(4, "little") + b"WAVEfmt \x10\0\0\0\1\0\2\0"
+    head += (44_100).to_bytes(4, "little") + (176_400).to_bytes(4, "little") + b"\4\0\x10\0data"
+    head += (4 * frames).to_bytes(4, "little")
+    with (tmp_path / "long.tar").open("wb") as file:
+        file.write(header(b"long.wav", len(head) + 4 * frames) + head)
+        file.seek(4 * frames + -(len(head) + 4 * frames) % 512, 1)
+        file.write(member(b"short.wav", make_sound(2.0)) + END)
+    with RunningViewer(tmp_path / "long.tar") as running, Watched(browser, running) as watched:
+        page = watched.open("/samples?shard=0")
+        page.wait_for_selector(".card .peaks")
+        assert page.locator(".card .peaks").count() == 1
+        assert "1:00:00" in page.locator(".card").first.inner_text()
+        page = watched.open("/samples?shard=0&open=0.0")
+        page.wait_for_selector(".wave-large .peaks")
+        assert "the outline shows 96 stretches, 8.9 s in all" in page.locator(".audio .quiet").inner_text()
+        page = watched.open("/samples?shard=0&open=0.1")
+        page.wait_for_selector(".wave-large .peaks")
+        assert "outline" not in page.locator(".audio .quiet").inner_text()
+
+
 def test_a_server_that_has_ended(browser: Any, tmp_path: Path) -> None:
     """The page says that its server has ended."""
     write_shard(tmp_path / "a.tar", [(f"{number:04d}.txt", b"text") for number in range(300)])

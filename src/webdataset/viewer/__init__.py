@@ -12,6 +12,7 @@
 * ``array_headers``: shapes and types of arrays from headers; ``documents``: interleaved documents
 * ``previews``: asks the process that decodes; ``preview_process``: that process, its limits
 * ``thumbnails``, ``array_views``, ``waveforms``: what it makes of pictures, arrays and sound
+* ``sound_pieces``: parts of a long sound that decode by themselves
 * ``preview_content``: what these have in common
 * ``media_routes``: thumbnails, waveforms, arrays and video headers over HTTP
 * ``search``: samples by a text and an expression; ``statistics``: counts and histograms whose bars are expressions

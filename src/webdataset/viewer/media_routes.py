@@ -17,7 +17,7 @@ from starlette.routing import Route
 from webdataset.codecs.json_codec import json_loads
 from webdataset.core.errors import DecodingError, describe_error
 from webdataset.index.entries import FieldEntry
-from webdataset.inspection.media_header import read_media_header
+from webdataset.inspection.media_header import MediaHeader, read_media_header
 from webdataset.viewer.array_headers import list_arrays
 from webdataset.viewer.documents import read_inline_image
 from webdataset.viewer.field_views import CARD_BYTES, DOCUMENT_BYTES, describe_field
@@ -27,6 +27,7 @@ from webdataset.viewer.previews import MOST_PAYLOAD_BYTES, PreviewRefused, Previ
 from webdataset.viewer.sample_routes import find_field
 from webdataset.viewer.session import Session
 from webdataset.viewer.shard_pages import ShardView
+from webdataset.viewer.sound_pieces import read_pieces
 
 _CACHE_BYTES: Final = 64 << 20
 # what an entry takes beside its bytes
@@ -139,11 +140,18 @@ class _MediaRoutes:
         shard, _, field = find_field(self._session, request)
         columns = read_number(request, "columns", 600, least=1, most=1000)
         if field.size > MOST_PAYLOAD_BYTES:
-            media = _read_header(shard, field)
+            return JsonResponse(self._outline_long_sound(shard, field))
+        return JsonResponse(self._previews.waveform(field.name, shard.read_field(field), columns))
+
+    def _outline_long_sound(self, shard: ShardView, field: FieldEntry) -> JsonObject:
+        """Return the outline of a sound that is too large to be read whole; its pieces are read before the turn."""
+        media = _read_header(shard, field)
+        sound = read_pieces(field.size, lambda start, stop: shard.read_field(field, start, stop))
+        if sound is None:
             seconds = media.get("duration_seconds")
             lasts = f"it lasts {_format_duration(seconds)}; " if seconds else ""
             raise PreviewRefused(f"{lasts}{_say_too_large(field)}", field=field.name)
-        return JsonResponse(self._previews.waveform(field.name, shard.read_field(field), columns))
+        return self._previews.outline(field.name, sound, media)
 
     def array(self, request: Request) -> Response:
         """Send shape, dtype and statistics of each array of a field; of a large field, what its headers say."""
@@ -184,7 +192,7 @@ def _format_duration(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{left:02}"
 
 
-def _read_header(shard: ShardView, field: FieldEntry) -> JsonObject:
+def _read_header(shard: ShardView, field: FieldEntry) -> MediaHeader:
     def read(start: int, stop: int) -> bytes:
         return shard.read_field(field, start, stop)
 

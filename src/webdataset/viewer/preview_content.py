@@ -63,18 +63,19 @@ def check_pixel_bytes(width: int, height: int, bands: int) -> None:
         raise NoPreview(f"its {width} x {height} pixels need {size_bytes} bytes of memory, more than previews may use")
 
 
-def open_media(content: bytes, *, partial: bool = False) -> "InputContainer":
+def open_media(content: bytes, form: str | None = None, *, partial: bool = False) -> "InputContainer":
     """Open a media file; one that is only the beginning of a field is not compared with its stated length.
 
     Args:
         content: its bytes.
+        form: its format, of which these bytes are a part from anywhere; None: what they look like.
         partial: these are only the first bytes.
 
     Raises:
         OSError: no media file that ffmpeg knows; PyAV's errors are ``ValueError`` or ``OSError``.
     """
-    if not partial:
+    if form is None and not partial:
         return open_container(content, "showing sound and videos")
     library = require("av", extra="media", purpose="showing sound and videos")
-    container: InputContainer = library.open(io.BytesIO(content), options={"protocol_whitelist": "none"})
+    container: InputContainer = library.open(io.BytesIO(content), format=form, options={"protocol_whitelist": "none"})
     return container

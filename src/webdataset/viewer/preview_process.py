@@ -10,6 +10,7 @@ header, the body.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import struct
@@ -121,7 +122,7 @@ def answer(header: JsonObject, body: bytes) -> tuple[JsonObject, bytes]:
     """Answer one request; never raises.
 
     Args:
-        header: ``do`` (thumbnail, waveform, array, media), ``name`` of the field, and arguments.
+        header: ``do`` (thumbnail, waveform, pieces, array, media), ``name`` of the field, and arguments.
         body: the payload.
 
     Returns:
@@ -150,6 +151,23 @@ def _waveform(payload: bytes, *, name: str, columns: int) -> tuple[JsonObject, b
     return {"result": make_waveform(name, payload, columns)}, b""
 
 
+def _pieces(
+    payload: bytes,
+    *,
+    name: str,  # noqa: ARG001  every job is given one
+    format: str,  # noqa: A002  as of the pieces
+    head: int,
+    sizes: list[int],
+    header: dict[str, float],
+) -> tuple[JsonObject, bytes]:
+    from webdataset.viewer.sound_pieces import SoundPieces  # noqa: PLC0415  decoders after the limits
+    from webdataset.viewer.waveforms import outline_pieces  # noqa: PLC0415
+
+    edges = list(itertools.accumulate(sizes, initial=head))
+    pieces = [payload[start:stop] for start, stop in itertools.pairwise(edges)]
+    return {"result": outline_pieces(SoundPieces(format, payload[:head], pieces), header)}, b""
+
+
 def _array(payload: bytes, *, name: str) -> tuple[JsonObject, bytes]:
     from webdataset.viewer.array_views import describe_arrays  # noqa: PLC0415  decoders after the limits
 
@@ -165,6 +183,7 @@ def _media(payload: bytes, *, name: str) -> tuple[JsonObject, bytes]:
 _JOBS: Final[dict[str, Callable[..., tuple[JsonObject, bytes]]]] = {
     "thumbnail": _thumbnail,
     "waveform": _waveform,
+    "pieces": _pieces,
     "array": _array,
     "media": _media,
 }

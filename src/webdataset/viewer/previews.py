@@ -14,8 +14,10 @@ from typing import BinaryIO, Final, Self, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import CodecError
+from webdataset.inspection.media_header import MediaHeader
 from webdataset.viewer.plain_values import JsonObject
 from webdataset.viewer.preview_process import read_message, write_message
+from webdataset.viewer.sound_pieces import SoundPieces
 
 MOST_PAYLOAD_BYTES: Final = 64 << 20
 MOST_ANSWER_BYTES: Final = 16 << 20
@@ -108,12 +110,28 @@ class Previews:
 
         Returns:
             ``duration_seconds``, ``rate`` (Hz), ``channels``, ``peaks`` (smallest and largest value of each column,
-            in [-1, 1]), ``by_channel`` for two to eight channels, ``truncated`` and ``sampled``.
+            in [-1, 1]), ``by_channel`` for two to eight channels; ``truncated``: only the beginning is shown;
+            ``sampled``: a stretch of each column is; ``shown_seconds``: of both, how much.
 
         Raises:
             PreviewRefused: damaged, too large, or no sound.
         """
         return self._result({"do": "waveform", "name": name, "columns": max(1, min(columns, _MOST_COLUMNS))}, payload)
+
+    def outline(self, name: str, sound: SoundPieces, header: MediaHeader) -> JsonObject:
+        """Return the outline of a long sound by pieces of it, as :meth:`waveform` does.
+
+        Args:
+            name: the field's name.
+            sound: its pieces.
+            header: what its headers say.
+
+        Raises:
+            PreviewRefused: damaged, or no sound.
+        """
+        request: JsonObject = {"do": "pieces", "name": name, "format": sound.format, "header": dict(header)}
+        request |= {"head": len(sound.head), "sizes": [len(piece) for piece in sound.pieces]}
+        return self._result(request, sound.head + b"".join(sound.pieces))
 
     def array(self, name: str, payload: bytes) -> JsonObject:
         """Return shape, dtype, statistics, histogram and first values of each array of a field.

@@ -1,21 +1,24 @@
 """Outlines of sound for the page, and what headers of sound and videos say.
 
-Runs in the limited process alone. Sound is decoded piece by piece and only its peaks are kept. Of what is hours long,
-a short stretch of each column is read where the format can be sought, else decoding ends after some seconds of CPU
-time and the answer says so.
+Runs in the limited process alone. Sound is decoded piece by piece and only its peaks are kept. Of what is long, a short
+stretch of each column is decoded where the format allows that, else decoding ends after some seconds of CPU time. The
+answer says which, and how many seconds it shows.
 """
 
+import contextlib
 import io
 import itertools
 import time
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from webdataset.core.optional_imports import import_if_available
+from webdataset.inspection.media_header import MediaHeader, read_media_header
 from webdataset.viewer.plain_values import JsonObject, bound_json, explain_failure
 from webdataset.viewer.preview_content import NoPreview, open_media, strip_compression
+from webdataset.viewer.sound_pieces import SoundPieces, read_pieces
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
@@ -72,7 +75,14 @@ def _outline_with_soundfile(library: ModuleType, content: bytes, columns: int) -
         done = _read_columns(file, edges, lowest, highest, stretch=_STRETCH if sampled else None)
     found = _describe_peaks(lowest[:done], highest[:done], channels)
     found |= {"duration_seconds": round(frames / rate, 6) if rate else None, "rate": rate, "channels": channels}
-    return {**found, "truncated": done < columns, "sampled": sampled}
+    shown = min(done * _STRETCH, frames) if sampled else edges[done]
+    return {**found, **_describe_extent(shown, rate, truncated=done < columns, sampled=sampled)}
+
+
+def _describe_extent(frames: int, rate: int, *, truncated: bool, sampled: bool) -> JsonObject:
+    """Return how much of a sound is shown, and whether it is its beginning or stretches of all of it."""
+    shown = round(frames / rate, 6) if rate else None
+    return {"shown_seconds": shown, "truncated": truncated, "sampled": sampled}
 
 
 def _read_columns(
@@ -115,6 +125,14 @@ def _pair(lowest: np.ndarray, highest: np.ndarray) -> list[list[float]]:
 
 
 def _outline_with_pyav(content: bytes, columns: int) -> JsonObject:
+    def read(start: int, stop: int) -> bytes:
+        return content[start:stop]
+
+    header = read_media_header(read(0, 1 << 16), len(content), read)
+    if header.get("duration_seconds", 0) * header.get("rate", 0) * header.get("channels", 0) > _LONG:
+        sound = read_pieces(len(content), read)
+        if sound is not None:
+            return outline_pieces(sound, header)
     with open_media(content) as container:
         if not container.streams.audio:
             raise NoPreview("the file has no sound")
@@ -134,7 +152,8 @@ def _outline_with_pyav(content: bytes, columns: int) -> JsonObject:
     found |= {"duration_seconds": None if seconds is None else round(seconds, 6), "rate": rate, "channels": channels}
     if problem is not None:
         found["note"] = problem
-    return bound_json({**found, "truncated": not complete, "sampled": False})[0]  # type: ignore[no-any-return]
+    found |= _describe_extent(fine.frames, rate, truncated=not complete, sampled=False)
+    return bound_json(found)[0]  # type: ignore[no-any-return]
 
 
 class _FinePeaks:
@@ -208,6 +227,71 @@ class _FinePeaks:
         count = min(count, len(lowest))
         starts = np.arange(count) * len(lowest) // count
         return np.minimum.reduceat(lowest, starts), np.maximum.reduceat(highest, starts)
+
+
+def outline_pieces(sound: SoundPieces, header: MediaHeader) -> JsonObject:
+    """Return duration, rate, channels and peaks of a sound, one column for each piece of it.
+
+    Args:
+        sound: its pieces.
+        header: what its headers say.
+
+    Raises:
+        NoPreview: none of the pieces decodes.
+    """
+    deadline = time.process_time() + _CPU_SECONDS
+    found: list[_PiecePeaks | None] = []
+    for piece in sound.pieces:
+        if time.process_time() > deadline:
+            break
+        found.append(_decode_piece(sound.head + piece, sound.format))
+    first = next((each for each in found if each is not None), None)
+    if first is None:
+        raise NoPreview("the sound does not decode in the middle of the file")
+    channels = len(first.lowest)
+    gap = _PiecePeaks(np.zeros(channels, np.float32), np.zeros(channels, np.float32), 0, first.rate)
+    fitting = [gap if each is None or len(each.lowest) != channels else each for each in found]
+    answer = _describe_peaks(
+        np.array([each.lowest for each in fitting]), np.array([each.highest for each in fitting]), channels
+    )
+    answer |= {"duration_seconds": header.get("duration_seconds"), "rate": first.rate, "channels": channels}
+    failed = sum(each is gap for each in fitting)
+    if failed:
+        answer["note"] = f"{failed} of {len(fitting)} stretches do not decode"
+    frames = sum(each.frames for each in fitting)
+    truncated = len(found) < len(sound.pieces)
+    return {**answer, **_describe_extent(frames, first.rate, truncated=truncated, sampled=True)}
+
+
+class _PiecePeaks(NamedTuple):
+    """The least and greatest values of a piece by channel, its frames, and its rate in Hz."""
+
+    lowest: np.ndarray
+    highest: np.ndarray
+    frames: int
+    rate: int
+
+
+def _decode_piece(content: bytes, form: str) -> _PiecePeaks | None:
+    """Return the peaks of what decodes of a piece; None if nothing does."""
+    from av import AudioResampler  # noqa: PLC0415  an extra
+    from av.error import FFmpegError  # noqa: PLC0415
+
+    planes = AudioResampler(format="fltp")
+    parts: list[np.ndarray] = []
+    rate = 0
+    with contextlib.suppress(FFmpegError, ValueError, OSError), open_media(content, form) as container:
+        for packet in container.demux(container.streams.audio[:1]):
+            # a piece begins in the middle of a frame
+            with contextlib.suppress(FFmpegError, ValueError):
+                for frame in packet.decode():
+                    rate = frame.sample_rate
+                    parts += [piece.to_ndarray() for piece in planes.resample(frame)]
+    parts = [part for part in parts if len(part) == len(parts[0]) and part.shape[1]]
+    if not parts:
+        return None
+    samples = np.concatenate(parts, axis=1)
+    return _PiecePeaks(samples.min(axis=1), samples.max(axis=1), samples.shape[1], rate)
 
 
 def describe_media(name: str, payload: bytes) -> JsonObject:

@@ -66,6 +66,28 @@ def test_the_first_page_of_ten_gigabytes(tmp_path):
         assert said["bytes"] == sum(each.size for each in server.requests if each.path == "/big.tar")
 
 
+def test_the_outline_of_an_hour_of_remote_sound(tmp_path):
+    """Of 635 MB of stereo, 16 MiB at most are read, and the answer says how much it shows."""
+    frames = 44_100 * 3600
+    sound = b"RIFF" + (36 + 4 * frames).to_bytes(4, "little") + b"WAVEfmt \x10\0\0\0\1\0\2\0"
+    sound += (44_100).to_bytes(4, "little") + (176_400).to_bytes(4, "little") + b"\4\0\x10\0data"
+    sound += (4 * frames).to_bytes(4, "little")
+    with (tmp_path / "long.tar").open("wb") as file:
+        file.write(header(b"long.wav", len(sound) + 4 * frames) + sound)
+        file.seek(2 * frames, 1)
+        file.write(b"\xff\x3f\0\xc0" * (176_400 // 4))
+        file.seek(2 * frames - 176_400 + -(len(sound) + 4 * frames) % 512, 1)
+        file.write(END)
+    with RangeServer(tmp_path) as server, RunningViewer(f"{server.root}/long.tar") as viewer:
+        assert viewer.ask("/api/samples", count=50).status == 200
+        found = viewer.ask("/api/waveform", ordinal=0, field="wav", columns=480).value
+        assert server.sent_bytes <= 16 << 20
+    assert (found["sampled"], found["duration_seconds"], found["channels"]) == (True, 3600, 2)
+    assert found["shown_seconds"] == pytest.approx(96 * 4096 / 44_100)
+    loud = [column for column, (low, high) in enumerate(found["peaks"]) if high > 0.4 and low < -0.4]
+    assert loud == [48]
+
+
 def test_large_payloads_are_stepped_over(tmp_path):
     """Headers on both sides of a member of ten gigabytes are found in a few requests."""
     write_sparse_shard(tmp_path / "big.tar", samples=2)

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import webdataset as wds
 from support.command import start_wds
-from support.media_fields import FIELDS, document_json, encode_image, encode_npy, encode_video, huge_png
+from support.media_fields import FIELDS, document_json, encode_image, encode_npy, encode_sound, encode_video, huge_png
+from support.view_command import RunningViewer
 from webdataset.viewer.media_routes import ThumbnailCache
 from webdataset.viewer.previews import Thumbnail
 
@@ -137,13 +139,26 @@ def test_waveforms_arrays_and_headers_of_media_are_sent(viewer):
 
 
 def test_of_large_fields_headers_tell_what_they_can(viewer):
-    """A sound too long for a waveform is refused with its duration; a large array is described by its header."""
-    status, error = viewer.error("waveform", shard=0, ordinal=1, field="wav")
-    assert status == 422
-    assert "1:16:28" in error["message"]
+    """A sound too large to be read whole is outlined by stretches; a large array is described by its header."""
+    found = viewer.json("waveform", shard=0, ordinal=1, field="wav", columns=500)
+    assert (found["sampled"], found["truncated"], len(found["peaks"])) == (True, False, 96)
+    assert found["duration_seconds"] == 4587.52
+    assert found["shown_seconds"] < 200
     found = viewer.json("array", shard=0, ordinal=1, field="npy")
     assert found["arrays"][0]["shape"] == [3000, 3000]
     assert "72000128 bytes" in found["note"]
+
+
+def test_a_large_sound_of_which_no_piece_decodes_alone_is_refused_with_its_duration(tmp_path):
+    """An MP4 file names the place of each frame in its header: it is not outlined by pieces."""
+    sound = encode_sound("m4a", np.zeros((1, 16_000), np.float32), 16_000)
+    free = (70 << 20).to_bytes(4, "big") + b"free" + bytes((70 << 20) - 8)
+    with wds.TarWriter(str(tmp_path / "x.tar")) as sink:
+        sink.write({"__key__": "a", "m4a": sound + free})
+    with RunningViewer(tmp_path / "x.tar") as running:
+        answer = running.ask("/api/waveform", shard=0, ordinal=0, field="m4a")
+    assert answer.status == 422
+    assert "it lasts 0:00:01; the field has" in answer.value["error"]["message"]
 
 
 def test_documents_show_their_images_between_the_right_texts(viewer):

@@ -20,7 +20,9 @@ from support.media_fields import (
     encode_video,
     encode_wav,
 )
+from webdataset.inspection.media_header import read_media_header
 from webdataset.viewer.previews import PreviewRefused, Previews
+from webdataset.viewer.sound_pieces import read_pieces
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +260,117 @@ def test_long_sound_is_sampled(previews):
     assert found["sampled"]
     assert len(found["peaks"]) == 1000
     assert found["duration_seconds"] > 890
+
+
+def encode_adts(samples):
+    """Return frames of AAC, each with its mark."""
+    av: Any = importlib.import_module("av")
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="adts") as container:
+        track = container.add_stream("aac", rate=48_000, layout="mono", bit_rate=256_000)
+        frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
+        frame.sample_rate = 48_000
+        container.mux([*track.encode(frame), *track.encode()])
+    return stream.getvalue()
+
+
+def make_long_sound(kind):
+    """Return a sound whose second half is four times as loud as its first, of more bytes than all pieces have."""
+    generator = np.random.default_rng(2)
+    halves = [generator.uniform(-loud, loud, (1, 48_000 * 8)).astype(np.float32) for loud in (0.2, 0.8)]
+    if kind in ("wav", "flac"):
+        return encode_sound(kind, np.concatenate([np.tile(half, 4) for half in halves], axis=1), 48_000)
+    # frames and pages stand alone: those of some seconds are repeated
+    head, bodies = b"", []
+    if kind in ("mp3", "aac"):
+        bodies = [encode_adts(half) if kind == "aac" else encode_sound(kind, half, 48_000) for half in halves]
+    else:
+        head, bodies = split_pages(encode_sound(kind, np.concatenate(halves, axis=1), 48_000), 48_000 * 7)
+    return head + b"".join(body * (3_600_000 // len(body) + 1) for body in bodies)
+
+
+def split_pages(content, frames):
+    """Return the pages of headers of an Ogg file, and those until and after a number of frames, without the last."""
+    parts = {"headers": b"", "first": b"", "second": b""}
+    while content:
+        length = 27 + content[26] + sum(content[27 : 27 + content[26]])
+        time = int.from_bytes(content[6:14], "little", signed=True)
+        part = "headers" if time <= 0 and not parts["first"] else "first" if time <= frames else "second"
+        # the last page ends the stream
+        parts[part] += content[:length] if length < len(content) else b""
+        content = content[length:]
+    return parts["headers"], [parts["first"], parts["second"]]
+
+
+@pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "aac", "ogg", "opus"])
+def test_pieces_of_a_long_sound_decode_by_themselves(previews, kind):
+    """From any place in the file a piece decodes: the outline follows the sound, and few of its bytes are read."""
+    content = make_long_sound(kind)
+    read: list[int] = []
+
+    def take(start, stop):
+        read.append(stop - start)
+        return content[start:stop]
+
+    sound = read_pieces(len(content), take)
+    assert sound is not None
+    assert sum(read) <= 96 * (64 << 10) + (64 << 10)
+    found = previews.outline(kind, sound, read_media_header(content[:65536], len(content), take))
+    assert (found["sampled"], found["truncated"], found["rate"], found["channels"]) == (True, False, 48_000, 1)
+    assert 1 < found["shown_seconds"]
+    peaks = np.abs(np.array(found["peaks"])).max(axis=1)
+    assert len(peaks) == 96
+    assert peaks.min() > 0.15
+    # a packet that ends where pages are repeated is noise
+    assert np.median(peaks[:40]) < 0.5
+    assert np.median(peaks[-40:]) > 0.7
+
+
+def test_pieces_of_damaged_sound(previews):
+    """Stretches that do not decode are gaps, and counted; a sound of which none does is refused."""
+    content = bytearray(make_long_sound("flac"))
+    middle = len(content) // 2
+    content[middle:] = bytes(len(content) - middle)
+    sound = read_pieces(len(content), lambda start, stop: bytes(content[start:stop]))
+    assert sound is not None
+    found = previews.outline("flac", sound, {})
+    assert len(found["peaks"]) == 96
+    assert found["note"] == "48 of 96 stretches do not decode"
+    assert found["peaks"][70] == [0, 0]
+    with pytest.raises(PreviewRefused, match="in the middle"):
+        previews.outline("flac", sound._replace(pieces=[bytes(65536)] * 3), {})
+
+
+_FORMAT = b"RIFF\0\0\0\0WAVEfmt "
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"", b"OggS", b"OggS" * 9000, b"RIFF\0\0\0\0WAVE", b"RIFF\0\0\0\0WAVEdata", _FORMAT + b"\xff" * 4,
+        _FORMAT + b"\x10\0\0\0" + bytes(16) + b"data\0\0\0\0", b"ID3" + b"\x7f" * 9, b"\0\xff",
+    ],
+)  # fmt: skip
+def test_headers_that_tell_no_pieces(start):
+    """Headers that are cut, empty or too long tell no pieces, and no reading ends outside the field."""
+    for size in (len(start), 7 << 20):
+        content = start + bytes(size - len(start))
+
+        def read(begin, stop, content=content):
+            assert 0 <= begin <= stop <= len(content)
+            return content[begin:stop]
+
+        assert read_pieces(size, read) is None
+
+
+def test_a_long_coded_sound_is_not_decoded_whole(previews):
+    """Of an hour of MP3 that fits into memory, pieces are decoded as well; the duration is that of all of it."""
+    # without the count of frames that the encoder writes
+    content = make_long_sound("mp3").replace(b"Xing", bytes(4)).replace(b"Info", bytes(4)) * 5
+    found = previews.waveform("mp3", content, 480)
+    assert found["sampled"]
+    assert len(found["peaks"]) == 96
+    assert found["shown_seconds"] < found["duration_seconds"] / 4
 
 
 def test_videos_show_their_first_frame_and_tell_their_headers(previews):

@@ -9,6 +9,7 @@ import { formatBytes, formatDuration, formatFigure, h, icon, shorten, svg } from
 const queue = makeQueue(3);
 /** @type {Map<string, Promise<any>>} */
 const waveforms = new Map();
+const LARGE_BYTES = 64 * 2 ** 20;
 export const PICTURES = ['image', 'svg', 'video', 'array'];
 
 /** @param {Sample} sample @param {string} field @param {Record<string, any>} [more] @returns {Record<string, any>} the parameters that name a field */
@@ -55,17 +56,18 @@ export function emblem(field) {
 }
 
 /**
- * Draw the peaks of an audio field.
- * @param {[number, number][]} peaks
+ * Draw the peaks of a sound; of one of which only the beginning is known, on that part of the width.
+ * @param {{peaks: [number, number][], truncated: boolean, sampled: boolean, shown_seconds: number, duration_seconds: number}} waveform
  * @returns {SVGElement}
  */
-export function drawPeaks(peaks) {
+export function drawPeaks({ peaks, truncated, sampled, shown_seconds: shown, duration_seconds: duration }) {
   const path = peaks.map(([low, high], column) => {
     const top = 50 - 48 * Math.max(high, low + 0.02);
     const bottom = 50 - 48 * Math.min(low, high - 0.02);
     return `M${column + 0.5} ${top.toFixed(1)}V${bottom.toFixed(1)}`;
   }).join('');
-  return svg('svg', { class: 'peaks', viewBox: `0 0 ${Math.max(1, peaks.length)} 100`, preserveAspectRatio: 'none', 'aria-hidden': 'true' }, svg('path', { d: path }));
+  const share = truncated && !sampled && shown < duration ? shown / duration : 1;
+  return svg('svg', { class: 'peaks', viewBox: `0 0 ${Math.max(1, peaks.length / share)} 100`, preserveAspectRatio: 'none', 'aria-hidden': 'true' }, svg('path', { d: path }));
 }
 
 /** @param {Sample} sample @param {string} field @param {number} columns @returns {Promise<any>} */
@@ -85,9 +87,14 @@ function wave(sample, field) {
   const box = h('span', { class: 'wave' });
   const facts = h('span', { class: 'badge' }, field.media?.duration_seconds ? formatDuration(field.media.duration_seconds) : field.name);
   box.append(facts);
+  if (field.size_bytes > LARGE_BYTES) {
+    // its outline costs megabytes: for one that is open, not for a page of them
+    box.prepend(emblem(field));
+    return box;
+  }
   waveformOf(sample, field.name, 96).then(
     (answer) => {
-      box.prepend(drawPeaks(answer.peaks));
+      box.prepend(drawPeaks(answer));
       facts.textContent = formatDuration(answer.duration_seconds);
     },
     (error) => {

@@ -123,6 +123,12 @@ function binaryView(_sample, _field, options) {
 
 const bytesButton = (options) => h('button', { type: 'button', class: 'button small', on: { click: options.onBytes } }, 'Show its bytes');
 
+/** @param {any} answer a waveform @returns {string} which part of the sound it shows, if not all of it */
+function extentOf(answer) {
+  if (answer.sampled) return `the outline shows ${answer.peaks.length} stretches, ${formatDuration(answer.shown_seconds)} in all`;
+  return answer.truncated ? `the outline shows the first ${formatDuration(answer.shown_seconds)}` : '';
+}
+
 function audioView(sample, field) {
   const player = h('audio', { src: apiUrl('payload', fieldOf(sample, field.name)), controls: true, preload: 'metadata', 'aria-label': `Play ${shorten(field.name, 40)}` });
   const done = h('span', { class: 'wave-done', 'aria-hidden': 'true' });
@@ -136,8 +142,8 @@ function audioView(sample, field) {
   });
   waveformOf(sample, field.name, 480).then(
     (answer) => {
-      wave.append(drawPeaks(answer.peaks), done);
-      note.textContent = `${formatDuration(answer.duration_seconds)} · ${formatNumber(answer.rate)} Hz · ${answer.channels === 1 ? 'mono' : answer.channels === 2 ? 'stereo' : `${answer.channels} channels`}`;
+      wave.append(drawPeaks(answer), done);
+      note.textContent = [formatDuration(answer.duration_seconds), `${formatNumber(answer.rate)} Hz`, answer.channels === 1 ? 'mono' : answer.channels === 2 ? 'stereo' : `${answer.channels} channels`, extentOf(answer), answer.note].filter(Boolean).join(' · ');
     },
     (error) => {
       wave.remove();
