@@ -15,5 +15,7 @@ class Taker:
         start: int,
         samples: list[dict[str, Any]],
         offsets: list[int],
+        file: int,
+        most: int,
         /,
-    ) -> tuple[int, dict[str, Any] | None, str | None, int]: ...
+    ) -> tuple[bytes, int, int, dict[str, Any] | None, str | None, int, bool]: ...

@@ -1,9 +1,12 @@
 """The native core gives what Python gives: samples, fields, offsets, errors, warnings, and what handlers are asked.
 
 Archives of several programs and formats, whole and damaged in many ways, are read in chunks of many sizes under many
-rules, once in each way. ``NATIVE_FUZZ_CASES`` chooses how many random cases are played (default 1 500).
+rules, once in each way; from files, too, whose bodies the core reads by itself. ``NATIVE_FUZZ_CASES`` chooses how many
+random cases are played (default 1 500).
 """
 
+import contextlib
+import gzip
 import hashlib
 import io
 import os
@@ -11,17 +14,22 @@ import random
 import subprocess
 import sys
 import tarfile
+import threading
 import types
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import webdataset as wds
-from webdataset.core.errors import WebDatasetError
+from webdataset.core.errors import ShardChanged, WebDatasetError
 from webdataset.samples import native_core
-from webdataset.samples.sample_reader import Reading, read_samples
+from webdataset.samples.address import Address
+from webdataset.samples.sample_reader import Position, Reading, read_samples
+from webdataset.storage.streams import LocalFileStream
+from webdataset.tar import scanner
 from webdataset.tar.header import BLOCK, Limits
 
 CASES = int(os.environ.get("NATIVE_FUZZ_CASES", "1500"))
@@ -65,23 +73,28 @@ def set_sum(block):
     return block
 
 
-def write_members(rng):
+SMALL = [0, 1, 5, 511, 512, 513, 1200]
+# around what is worth a read of its own, and what is Python's
+LARGE = [4000, 9000, 16_383, 16_384, 16_385, 17_000, 30_000, 66_000, 131_071, 131_072, 140_000]
+
+
+def write_members(rng, large=0.03):
     """Names and payloads: samples of a few fields, sometimes one twice, or of a key that came before."""
     members, extensions = [], rng.sample(EXTENSIONS[:6], 3)
     for number in range(rng.randint(0, 30)):
         key = rng.choice(KEYS) if rng.random() < 0.2 else f"{rng.choice(['', 'd/', 'dir/sub/'])}{number:05d}"
         for extension in rng.sample(extensions, rng.randint(1, 3)):
             name = rng.choice(EXTENSIONS) if rng.random() < 0.05 else extension
-            size = rng.choice([0, 1, 5, 511, 512, 513, 1200]) if rng.random() < 0.97 else rng.choice([20_000, 140_000])
+            size = rng.choice(SMALL) if rng.random() >= large else rng.choice(LARGE)
             members.append((f"{key}.{name}" if rng.random() < 0.97 else key or "x", rng.randbytes(size)))
     if members and rng.random() < 0.1:
         members.append(rng.choice(members))
     return members
 
 
-def write_archive(rng):
+def write_archive(rng, large=0.03):
     """An archive of one of several writers."""
-    members = write_members(rng)
+    members = write_members(rng, large)
     out = io.BytesIO()
     kind = rng.choice(["ustar", "gnu", "pax", "pax-mtime", "ours", "ours-pax"])
     if kind.startswith("ours"):
@@ -164,8 +177,24 @@ def damage(rng, content):
     return bytes(content)
 
 
-def play(content, seed, sizes, options, native, monkeypatch):
-    """Everything that is seen of a reading."""
+class Seen:
+    """A watch that keeps what it was shown."""
+
+    def __init__(self):
+        self.crc, self.at, self.ended = 0, None, None
+
+    def feed(self, piece, offset):
+        """Note some bytes."""
+        assert self.at in (None, offset)
+        self.crc, self.at = zlib.crc32(piece, self.crc), offset + len(piece)
+
+    def finish(self, length, compression):
+        """Note the end."""
+        self.ended = length, compression
+
+
+def play(content, seed, sizes, options, native, monkeypatch, path=None):
+    """Everything that is seen of a reading, of a stream in chunks of these sizes, or of a file."""
     monkeypatch.setenv("WDS_NATIVE", "1" if native else "0")
     seen: list[Any] = []
 
@@ -173,21 +202,25 @@ def play(content, seed, sizes, options, native, monkeypatch):
         seen.append(("asked", describe(error)))
         return options["continues"]
 
-    rules = {name: value for name, value in options.items() if name not in ("continues", "start")}
-    stream = Chunks(content, random.Random(seed), sizes)
-    start = options["start"]
+    rules = {name: value for name, value in options.items() if name not in ("continues", "start", "rising", "observed")}
+    stream = Chunks(content, random.Random(seed), sizes) if path is None else LocalFileStream(path)
+    start, watch, rising = options["start"], Seen(), options.get("rising", True)
+    if options.get("observed"):
+        rules["observer"] = lambda _url, _rules: watch
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             for sample in read_samples(
-                [{"url": "s.tar", "stream": stream, "__mark__": 7}],
+                [{"url": "s.tar", "stream": stream, "__mark__": 7, "rising": rising}],
                 Reading(handler=handler, addresses=True, **rules),
                 start=start,
             ):
                 seen.append([(name, value) for name, value in sample.items()])
         except WebDatasetError as error:
             seen.append(("raised", describe(error)))
-    return seen, [str(each.message) for each in caught]
+    if path is not None:
+        assert stream.closed
+    return seen, [str(each.message) for each in caught], (watch.crc, watch.at, watch.ended)
 
 
 def describe(error):
@@ -212,8 +245,6 @@ def draw_options(rng, content):
             chain=rng.choice([0, 1, 2]), record_bytes=rng.choice([100, 600]), name_bytes=rng.choice([50, 300])
         )
     if rng.random() < 0.2:
-        from webdataset.samples.address import Address
-
         options["start"] = Address(0, rng.randint(0, 5), rng.choice(list_headers(content)))
     return options
 
@@ -235,6 +266,151 @@ def test_random_archives(part, monkeypatch):
         pure = play(content, seed, sizes, options, False, monkeypatch)
         taken = play(content, seed, sizes, options, True, monkeypatch)
         assert taken == pure, (seed, sizes, options)
+
+
+@needs_core
+@pytest.mark.parametrize("part", range(5))
+def test_random_files(part, monkeypatch, tmp_path):
+    """The same of files with larger bodies, plain and compressed: those that a chunk cuts off are read by the core."""
+    path = tmp_path / "s.tar"
+    for case in range(CASES // 5):
+        seed = f"file {part}.{case}"
+        rng = random.Random(seed)
+        content = write_archive(rng, rng.choice([0.03, 0.3, 0.3, 1]))
+        for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
+            content = damage(rng, content)
+        options, first = draw_options(rng, content), rng.choice([512, 1024, 32 * 1024])
+        options["observed"], options["start"] = rng.random() < 0.1, None
+        monkeypatch.setattr(scanner, "FIRST_CHUNK", first)
+        monkeypatch.setattr(scanner, "CHUNK", rng.choice([first, 40 * 1024, 384 * 1024]))
+        path.write_bytes(gzip.compress(content, 0) if rng.random() < 0.05 else content)
+        if rng.random() < 0.3:
+            options["start"], options["rising"] = rng.choice(list_places(path, options, monkeypatch) or [(None, True)])
+        pure = play(content, seed, None, options, False, monkeypatch, path)
+        taken = play(content, seed, None, options, True, monkeypatch, path)
+        assert taken == pure, (seed, options)
+
+
+def list_places(path, options, monkeypatch):
+    """The places at which a run may be resumed, as a state has them: addresses, and whether keys rose up to there."""
+    monkeypatch.setenv("WDS_NATIVE", "0")
+    position, places = Position(tracked=True), []
+    reading = Reading(**{name: options[name] for name in options if name not in ("continues", "start", "observed")})
+    with warnings.catch_warnings(), contextlib.suppress(WebDatasetError):
+        warnings.simplefilter("ignore")
+        for _ in read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], reading, position):
+            places.append((position.address()[:3], position.rising))
+    return [(Address(*place), rising) for place, rising in places]
+
+
+def write_pictures(count, size=60_000, small=300):
+    """An archive of samples with one large body and two small ones."""
+    out = io.BytesIO()
+    with wds.TarWriter(out) as sink:
+        for number in range(count):
+            sink.write(
+                {
+                    "__key__": f"{number:04d}",
+                    "jpg": bytes([number % 256]) * (size + number),
+                    "json": b"j" * small,
+                    "txt": b"t",
+                }
+            )
+    return out.getvalue()
+
+
+@needs_core
+@pytest.mark.parametrize("small", [300, 12_000])
+def test_large_bodies_of_files_are_read_by_the_core(small, monkeypatch, tmp_path):
+    """Python reads next to nothing of a file of pictures: a core that left it all to Python would pass the fuzz."""
+    monkeypatch.setenv("WDS_NATIVE", "1")
+    path = tmp_path / "s.tar"
+    path.write_bytes(write_pictures(100, small=small))
+    by_python, read = [], LocalFileStream.read
+    monkeypatch.setattr(
+        LocalFileStream, "read", lambda self, size=-1: (by_python.append(found := read(self, size)), found)[1]
+    )
+    given = list(read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()))
+    assert [(each["jpg"][:1], len(each["jpg"])) for each in given] == [(bytes([n]), 60_000 + n) for n in range(100)]
+    assert sum(map(len, by_python)) < path.stat().st_size / 15
+
+
+@needs_core
+@pytest.mark.parametrize("step", [997])
+def test_every_cut_of_a_file(step, monkeypatch, tmp_path):
+    """A file of pictures that was cut anywhere: never half a sample, and the same words."""
+    whole, path = write_pictures(3, size=20_000), tmp_path / "s.tar"
+    headers = list_headers(whole)
+    stops = {*range(0, len(whole), step), *(at + shift for at in headers for shift in (-1, 0, 1, 511, 512, 513))}
+    options = {"continues": False, "start": None}
+    for stop in sorted(stop for stop in stops if stop >= 0):
+        path.write_bytes(whole[:stop])
+        pure = play(whole, stop, None, options, False, monkeypatch, path)
+        assert play(whole, stop, None, options, True, monkeypatch, path) == pure, stop
+
+
+@needs_core
+@pytest.mark.parametrize("change", ["cut", "grown", "overwritten"])
+def test_file_that_changes_while_it_is_read(change, monkeypatch, tmp_path):
+    """What is read after a file was changed is not given: the shard ends with ``ShardChanged``."""
+    monkeypatch.setenv("WDS_NATIVE", "1")
+    path, whole = tmp_path / "s.tar", write_pictures(60)
+    path.write_bytes(whole)
+    os.utime(path, ns=(10**18, 10**18))
+    samples, given = read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()), []
+    given += [next(samples) for _ in range(20)]
+    if change == "cut":
+        os.truncate(path, len(whole) // 2)
+    elif change == "grown":
+        with path.open("ab") as file:
+            file.write(b"x")
+    else:
+        with path.open("r+b") as file:
+            file.write(whole.replace(b"t", b"u"))
+    with pytest.raises(ShardChanged):
+        given.extend(samples)
+    # those of the chunk that was read before are good
+    assert 20 <= len(given) < 30
+    assert [(each["jpg"], each["txt"]) for each in given] == [
+        (bytes([number]) * (60_000 + number), b"t") for number in range(len(given))
+    ]
+
+
+@needs_core
+@pytest.mark.parametrize("pieces", [1000, 4096, 65_536])
+def test_file_that_gives_less_than_is_asked(pieces):
+    """Reads that stop short are repeated until a body is whole."""
+    content, taken = write_pictures(10, size=20_000), []
+    grouper = Reading().grouper()
+    grouper.open({})
+    for extension in ("jpg", "json", "txt"):
+        grouper.split(f"x.{extension}")
+        grouper.template[1][extension] = extension
+    core = native_core.load_native()[0].Taker(*grouper.template)
+    reading, writing = os.pipe()
+
+    def write():
+        for at in range(0, len(content), pieces):
+            os.write(writing, content[at : at + pieces])
+        os.close(writing)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    buf, pos, base, sample, key, start, more = os.read(reading, 512), 0, 0, None, None, 0, True
+    while more:
+        buf, pos, base, sample, key, start, more = core.take(
+            buf, pos, base, sample, key, start, taken, [], reading, 50_000
+        )
+        assert buf == content[base : base + len(buf)]
+    # a pipe may end a chunk anywhere: what is left is Python's
+    writer_left = len(content) - base - len(buf)
+    while writer_left and (piece := os.read(reading, 65_536)):
+        writer_left -= len(piece)
+    writer.join()
+    os.close(reading)
+    assert taken
+    for number, each in enumerate(taken):
+        assert (each["__key__"], each["jpg"]) == (f"{number:04d}", bytes([number]) * (20_000 + number))
 
 
 @needs_core
@@ -329,13 +505,13 @@ def test_it_says_whether_it_is_used(native, said, monkeypatch):
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("missing", "not compiled"), ("broken", "no: undefined symbol"), ("other", "another version (2, not 1)")],
+    [("missing", "not compiled"), ("broken", "no: undefined symbol"), ("other", "another version (0, not 2)")],
 )
 def test_without_a_usable_core_python_reads(fault, said, monkeypatch):
     """A core that is not there, cannot be loaded or is of another version is left alone, and the reason is told."""
 
     class Other:
-        PROTOCOL = 2
+        PROTOCOL = 0
 
     def load(name):
         if fault == "other":

@@ -24,7 +24,7 @@ from webdataset.samples.grouping import Grouper, Keys, Sample, Shard
 from webdataset.samples.native_core import NativeTaker, open_taker
 from webdataset.samples.seekable_source import SeekableSource, can_seek
 from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_keys
-from webdataset.storage.streams import stream_identity, stream_length
+from webdataset.storage.streams import LocalFileStream, stream_identity, stream_length
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.header import Limits
 from webdataset.tar.member_assembly import Member, MemberAssembly, MemberBody
@@ -300,7 +300,7 @@ class ShardReader:
             if scanner.coming is not None:
                 grouper.offsets = taker.offsets
                 grouper.announce(scanner.coming, taker.samples)
-            if taker.samples and not scanner.waiting:
+            if taker.samples and (taker.paused or not scanner.waiting):
                 yield taker.collect()
         self._ended = True
         samples = grouper.close()
@@ -427,7 +427,14 @@ class ShardReader:
             if self.finished is not None and not self._start and can_seek(self.stream):
                 self.finished.follow(self._keys_before_start)
         pieces = self._plain(piece)
-        yield from self._drop_before_start(pieces) if self._start > scanner.offset else pieces
+        if self._start > scanner.offset:
+            yield from self._drop_before_start(pieces)
+            return
+        taker, stream = scanner.taker, self.stream
+        # a watch sees all bytes, and a pipe or a stream of other code may end or change in ways of its own
+        if isinstance(taker, NativeTaker) and type(stream) is LocalFileStream and stream.identity and not self._watch:
+            taker.read_from(stream)
+        yield from pieces
 
     def _plain(self, piece: bytes) -> Iterator[bytes]:
         read = self._read
