@@ -4,8 +4,8 @@ Theory. ``native/take_samples.c`` takes whole plain members out of a chunk and g
 stream and raises nothing: it stops before the first header that is not plain, which Python reads with the scanner's
 real state. So errors, warnings, limits and offsets have one author, and both ways give the same samples.
 
-Bodies that a chunk of a local file cuts off are read in C, straight into the bytes that the sample gets, and the samples
-are given once the file is seen to be the one that was opened.
+Bodies that a chunk of a local file cuts off are read in C, straight into the bytes that the sample gets; the samples
+are given once the file is seen to be the one that was opened. These bodies are below what ``member_sizes`` bounds.
 
 It is not used where each member costs a call of Python anyway (names that are selected or renamed, keys that are split
 by another rule), and with ``WDS_NATIVE=0``.
