@@ -7,7 +7,7 @@
 
    A header is taken where: its checksum is right (octal, unsigned); its type is '0' or NUL, perhaps after one PAX
    header of one record that says nothing about name, size or layout; its body is whole in the chunk; and its name has
-   an extension that Python has seen before in this shard, under a key that is new or the present one's.
+   an extension that Python has seen before, under the same rules, with a key that is new or the present one's.
 
    A body that the chunk cuts off is read from the file, where there is one, into the bytes that the sample gets: the
    operating system copies it there, and nothing is copied again. With it come a few blocks more, in which the next
@@ -49,7 +49,8 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *stamp;  /* dict: what each sample of the shard begins with; its first name is __key__ */
-    PyObject *fields; /* dict of the grouper: extension to field */
+    PyObject *fields; /* dict of the grouper: extension to field, as seen in this shard */
+    PyObject *common; /* the same of all groupers with these rules */
     PyObject *key_name;
     /* bytes to read with the next body, 0 where bodies are small; and where the last large one ended in the stream */
     Py_ssize_t ahead;
@@ -111,6 +112,11 @@ static PyObject *find_field(Taker *self, const char *bytes, Py_ssize_t length)
     PyObject *text = PyUnicode_DecodeUTF8(bytes, length, "surrogateescape");
     if (text == NULL) return NULL;
     PyObject *field = PyDict_GetItemWithError(self->fields, text);
+    if (field == NULL && !PyErr_Occurred()) {
+        field = PyDict_GetItemWithError(self->common, text);
+        /* the dict holds it from now on */
+        if (field != NULL && PyDict_SetItem(self->fields, text, field) < 0) field = NULL;
+    }
     Py_DECREF(text);
     if (field != NULL && length <= KNOWN_BYTES && self->count < KNOWN) {
         Extension *known = &self->known[self->count++];
@@ -416,12 +422,12 @@ failed:
 
 static PyObject *Taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *stamp, *fields;
+    PyObject *stamp, *fields, *common;
     if (kwargs != NULL && PyDict_Size(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "Taker() takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &stamp, &PyDict_Type, &fields)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyDict_Type, &stamp, &PyDict_Type, &fields, &PyDict_Type, &common)) return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Taker *self = (Taker *)allocate(type, 0);
     if (self == NULL) return NULL;
@@ -430,6 +436,8 @@ static PyObject *Taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->stamp = PyDict_Copy(stamp);
     Py_INCREF(fields);
     self->fields = fields;
+    Py_INCREF(common);
+    self->common = common;
     if (self->key_name == NULL || self->stamp == NULL) {
         Py_DECREF((PyObject *)self);
         return NULL;
@@ -442,6 +450,7 @@ static int Taker_traverse(Taker *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->stamp);
     Py_VISIT(self->fields);
+    Py_VISIT(self->common);
     return 0;
 }
 
@@ -449,6 +458,7 @@ static int Taker_clear(Taker *self)
 {
     Py_CLEAR(self->stamp);
     Py_CLEAR(self->fields);
+    Py_CLEAR(self->common);
     Py_CLEAR(self->key_name);
     while (self->count > 0) Py_CLEAR(self->known[--self->count].field);
     return 0;
@@ -470,7 +480,7 @@ static PyMethodDef Taker_methods[] = {
 };
 
 static PyType_Slot Taker_slots[] = {
-    {Py_tp_doc, (void *)"Taker(stamp, fields): takes the samples of one shard; holds caches only."},
+    {Py_tp_doc, (void *)"Taker(stamp, fields, common): takes the samples of one shard; holds caches only."},
     {Py_tp_new, (void *)Taker_new},
     {Py_tp_dealloc, (void *)Taker_dealloc},
     {Py_tp_traverse, (void *)Taker_traverse},

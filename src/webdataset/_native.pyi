@@ -4,7 +4,7 @@ PROTOCOL: int
 SOURCE: str
 
 class Taker:
-    def __init__(self, stamp: dict[str, Any], fields: dict[str, str], /) -> None: ...
+    def __init__(self, stamp: dict[str, Any], fields: dict[str, str], common: dict[str, str], /) -> None: ...
     def take(
         self,
         buf: bytes,
