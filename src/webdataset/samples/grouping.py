@@ -67,6 +67,7 @@ Keys = Callable[[str], tuple[str, str] | tuple[None, None]]
 Duplicates = Literal["error", "first", "last", "new"]
 POLICIES = ("error", "first", "last", "new")
 
+_UNSTAMPED = frozenset(("__key__",))
 # extension to field, by ``lcase``, as groupers have seen them that keep all suffixes; few, so that it stays small
 _COMMON: dict[bool, dict[str, str]] = {True: {}, False: {}}
 _MOST_COMMON = 1000
@@ -117,15 +118,15 @@ class Grouper:
         self.offsets: list[int] = []
         self.fault: DuplicateField | None = None
         self.taken = 0
+        self._restart: Callable[[], object] | None = getattr(self._keys, "restart", None)
         self.open({})
 
     def open(self, stamp: Sample) -> None:
         """Begin a shard; every sample of it carries ``stamp``, such as ``__url__``."""
-        restart = getattr(self._keys, "restart", None)
-        if restart is not None:
-            restart()
+        if self._restart is not None:
+            self._restart()
         self._stamp = stamp
-        self.stamped = frozenset(("__key__", *stamp))
+        self.stamped = frozenset(("__key__", *stamp)) if stamp else _UNSTAMPED
         self._sample: Sample | None = None
         self._key: str | None = None
         self._prefix = "\0"

@@ -294,8 +294,17 @@ class LocalFileStream(io.FileIO):
         Raises:
             ShardChanged: it has; what was read may be old or new.
         """
-        if self.identity is not None:
-            self.identity.check(self.fileno(), self.name)
+        identity = self.identity
+        if identity is not None:
+            identity.check(self.fileno(), self.name)
+
+    def ends_at(self, offset: int) -> bool:
+        """Tell whether this is where the file ended when it was opened."""
+        return self.identity is not None and self.identity.length == offset
+
+    def seekable(self) -> bool:
+        """Tell whether it can seek: a regular file can, and is not asked."""
+        return (self.identity is not None and not self.closed) or super().seekable()
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end.
