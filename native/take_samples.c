@@ -7,7 +7,12 @@
 
    A header is taken where: its checksum is right (octal, unsigned); its type is '0' or NUL, perhaps after one PAX
    header of one record that says nothing about name, size or layout; its body is whole in the chunk; and its name has
-   an extension that Python has seen before in this shard, under a key that is new or the present one's. */
+   an extension that Python has seen before, under the same rules, with a key that is new or the present one's.
+
+   A body that the chunk cuts off is read from the file, where there is one, into the bytes that the sample gets: the
+   operating system copies it there, and nothing is copied again. With it come a few blocks more, in which the next
+   large body is expected to begin. Where the file gives less, header and body so far are handed back as one chunk:
+   to Python it is as if the chunk had ended there. */
 
 #define PY_SSIZE_T_CLEAN
 /* scripts/hatch_build.py defines it for Pythons without the global lock: they have no stable interface */
@@ -17,9 +22,12 @@
 #include <Python.h>
 #include <stddef.h>
 #include <string.h>
+#ifndef _WIN32
+#include <sys/uio.h>
+#endif
 
 /* raised by one where the arguments or the result of `take` change; native_core.py compares it */
-#define PROTOCOL 1
+#define PROTOCOL 2
 #ifndef SOURCE
 #define SOURCE "" /* digest of this file, where scripts/hatch_build.py compiles it */
 #endif
@@ -27,6 +35,13 @@
 #define BLOCK 512
 #define KNOWN 64
 #define KNOWN_BYTES 48
+/* bytes of a body from which on a read of its own costs less than to copy it */
+#define WORTH_A_READ (16 * 1024)
+/* bodies of so many bytes are Python's, which gives the samples before them first; as in scanner.py */
+#define LARGE (128 * 1024)
+/* bytes that are read with a body: at least, and from which on they are a chunk */
+#define LEAST_AHEAD 4096
+#define MOST_AHEAD (256 * 1024)
 
 typedef struct {
     Py_ssize_t length;
@@ -37,10 +52,14 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *stamp;  /* dict: what each sample of the shard begins with; its first name is __key__ */
-    PyObject *fields; /* dict of the grouper: extension to field */
+    PyObject *fields; /* dict of the grouper: extension to field, as seen in this shard */
+    PyObject *common; /* the same of all groupers with these rules */
     PyObject *key_name;
     PyObject *other; /* a field that is not among the known ones */
     int busy; /* a call is at work: readers belong to one thread each, and a mistake there must not break memory */
+    /* bytes to read with the next body, 0 where bodies are small; and where the last large one ended in the stream */
+    Py_ssize_t ahead;
+    long long body_end;
     int count;
     Extension known[KNOWN];
 } Taker;
@@ -104,6 +123,19 @@ static int is_indifferent(const unsigned char *body, Py_ssize_t size)
     return (int)equals;
 }
 
+/* A value of a dict, owned; NULL where there is none, or with an error. */
+static PyObject *look_up(PyObject *dict, PyObject *name)
+{
+    PyObject *value = NULL;
+#ifdef FREE_THREADED
+    PyDict_GetItemRef(dict, name, &value);
+#else
+    value = PyDict_GetItemWithError(dict, name);
+    Py_XINCREF(value);
+#endif
+    return value;
+}
+
 /* The field of an extension; NULL where it is not known, or with MemoryError. It is the taker's until the next call. */
 static PyObject *find_field(Taker *self, const char *bytes, Py_ssize_t length)
 {
@@ -114,12 +146,11 @@ static PyObject *find_field(Taker *self, const char *bytes, Py_ssize_t length)
     PyObject *text = PyUnicode_DecodeUTF8(bytes, length, "surrogateescape");
     if (text == NULL) return NULL;
     PyObject *before = self->other;
-#ifdef FREE_THREADED
-    PyDict_GetItemRef(self->fields, text, &self->other);
-#else
-    self->other = PyDict_GetItemWithError(self->fields, text);
-    Py_XINCREF(self->other);
-#endif
+    self->other = look_up(self->fields, text);
+    if (self->other == NULL && !PyErr_Occurred()) {
+        self->other = look_up(self->common, text);
+        if (self->other != NULL && PyDict_SetItem(self->fields, text, self->other) < 0) Py_CLEAR(self->other);
+    }
     Py_DECREF(text);
     Py_XDECREF(before);
     if (self->other == NULL || length > KNOWN_BYTES || self->count == KNOWN) return self->other;
@@ -155,28 +186,142 @@ static Py_ssize_t last_slash(const char *name, Py_ssize_t length)
     return length - 1;
 }
 
+/* Fill `first` from a file, and as much of `second` as comes with it; the number of bytes, less at the end or a fault. */
+static Py_ssize_t read_file(int file, char *first, Py_ssize_t first_size, char *second, Py_ssize_t second_size)
+{
+    Py_ssize_t taken = 0;
+#ifndef _WIN32
+    Py_BEGIN_ALLOW_THREADS
+    do {
+        struct iovec parts[2] = {{first + taken, (size_t)(first_size - taken)}, {second, (size_t)second_size}};
+        Py_ssize_t count = (Py_ssize_t)(first_size ? readv(file, parts, 2) : readv(file, parts + 1, 1));
+        if (count <= 0) break;
+        taken += count;
+    } while (taken < first_size);
+    Py_END_ALLOW_THREADS
+#else
+    (void)file, (void)first, (void)first_size, (void)second, (void)second_size;
+#endif
+    return taken;
+}
+
+/* Where the stream is read: a chunk, and the file that continues it. */
+typedef struct {
+    PyObject *buffer; /* owned */
+    char *data;
+    Py_ssize_t end;
+    long long base; /* offset of the chunk in the stream */
+    int file;       /* -1 where there is none */
+    Py_ssize_t left; /* bytes that may still be read from it in this call */
+} Source;
+
+static int replace_chunk(Source *source, PyObject *buffer, Py_ssize_t end, long long base)
+{
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(buffer, &source->data, &size) < 0) return -1;
+    source->buffer = buffer;
+    source->end = end;
+    source->base = base;
+    return 0;
+}
+
+/* Read the next chunk, of `size` bytes; 1 where there is one, 0 at the end, -1 with MemoryError. */
+static int read_chunk(Source *source, Py_ssize_t size)
+{
+    PyObject *next = PyBytes_FromStringAndSize(NULL, size);
+    if (next == NULL) return -1;
+    Py_ssize_t count = read_file(source->file, NULL, 0, PyBytes_AsString(next), size);
+    if (count <= 0) {
+        Py_DECREF(next);
+        return 0;
+    }
+    source->left -= count;
+    Py_DECREF(source->buffer);
+    return replace_chunk(source, next, count, source->base + source->end) < 0 ? -1 : 1;
+}
+
+/* Read a body that begins at `body` in the chunk, and `ahead` bytes that follow it and its padding: they are the next
+   chunk. `first` is where its first header begins. The body, owned, and the chunk before, owned, in `spent`; NULL with
+   MemoryError, or where the file gives less: then the chunk is what there is from `first` on. */
+static PyObject *read_body(
+    Source *source, Py_ssize_t first, Py_ssize_t body, Py_ssize_t size, Py_ssize_t ahead, PyObject **spent)
+{
+    Py_ssize_t here = source->end - body, padding = -size & (BLOCK - 1);
+    PyObject *payload = PyBytes_FromStringAndSize(NULL, size);
+    PyObject *next = PyBytes_FromStringAndSize(NULL, padding + ahead);
+    if (payload == NULL || next == NULL) goto failed;
+    char *bytes = PyBytes_AsString(payload);
+    memcpy(bytes, source->data + body, (size_t)here);
+    Py_ssize_t count = read_file(source->file, bytes + here, size - here, PyBytes_AsString(next), padding + ahead);
+    source->left -= count;
+    if (here + count >= size) {
+        *spent = source->buffer;
+        if (replace_chunk(source, next, here + count - size, source->base + body + size) == 0) return payload;
+        *spent = NULL;
+        goto failed;
+    }
+    PyObject *cut = PyBytes_FromStringAndSize(NULL, body - first + here + count);
+    if (cut == NULL) goto failed;
+    memcpy(PyBytes_AsString(cut), source->data + first, (size_t)(body - first));
+    memcpy(PyBytes_AsString(cut) + (body - first), bytes, (size_t)(here + count));
+    Py_DECREF(payload);
+    Py_DECREF(next);
+    Py_DECREF(source->buffer);
+    replace_chunk(source, cut, body - first + here + count, source->base + first);
+    return NULL;
+failed:
+    Py_XDECREF(payload);
+    Py_XDECREF(next);
+    return NULL;
+}
+
+/* Choose how many bytes to read with the next body: as many as lay between the last two large ones, or ever more. */
+static void plan_ahead(Taker *self, long long header, Py_ssize_t size, long long end)
+{
+    if (size >= WORTH_A_READ) {
+        long long between = header - self->body_end + BLOCK;
+        self->ahead = between > MOST_AHEAD ? self->ahead : (Py_ssize_t)((between + LEAST_AHEAD - 1) & -LEAST_AHEAD);
+        if (self->ahead < LEAST_AHEAD) self->ahead = LEAST_AHEAD;
+        self->body_end = end;
+    }
+    else self->ahead *= 2;
+    /* small ones come: Python reads chunks */
+    if (self->ahead >= MOST_AHEAD) self->ahead = 0;
+}
+
 PyDoc_STRVAR(take_doc,
-"take(buf, pos, base, sample, key, start, samples, offsets) -> (pos, sample, key, start)\n\n"
-"Take members from a chunk.\n\n"
+"take(buf, pos, base, sample, key, start, samples, offsets, file, most)\n"
+"-> (buf, pos, base, sample, key, start, more)\n\n"
+"Take members from a chunk, and from the file after it.\n\n"
 "buf: bytes; pos: where a header begins; base: offset of the chunk in the stream; sample: the one in progress, or None;\n"
 "key: its key; start: where it starts; samples, offsets: lists that get the samples that are complete, and where each\n"
-"starts. The new position may lie up to 511 bytes after the chunk: padding that is to be skipped.");
+"starts; file: descriptor of the file that continues the chunk, or -1; most: bytes from which on no more are read from it.\n"
+"The new chunk is the last that was read. The new position may lie up to 511 bytes after the chunk: padding that is to\n"
+"be skipped. more: only `most` ended it; it continues from there.");
 
 static PyObject *take(Taker *self, PyObject *args)
 {
-    PyObject *buffer, *sample, *key, *samples, *offsets, *key_bytes = NULL;
+    PyObject *buffer, *sample, *key, *samples, *offsets, *key_bytes = NULL, *spent = NULL, *payload = NULL;
+    Source source;
     Py_ssize_t pos;
-    long long base, start;
-    char *data;
-    Py_ssize_t end, key_length = 0;
+    long long start;
+    Py_ssize_t key_length = 0;
+    int more = 0;
     char present[2 * BLOCK]; /* the bytes of the present key */
 
-    if (!PyArg_ParseTuple(args, "OnLOOLOO", &buffer, &pos, &base, &sample, &key, &start, &samples, &offsets)) return NULL;
-    if (PyBytes_AsStringAndSize(buffer, &data, &end) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "OnLOOLOOin", &buffer, &pos, &source.base, &sample, &key, &start, &samples, &offsets,
+                          &source.file, &source.left))
+        return NULL;
+    if (PyBytes_AsStringAndSize(buffer, &source.data, &source.end) < 0) return NULL;
     if (pos < 0) {
         PyErr_SetString(PyExc_ValueError, "a position is not negative");
         return NULL;
     }
+#ifdef _WIN32
+    source.file = -1;
+#endif
+    Py_INCREF(buffer);
+    source.buffer = buffer;
     Py_INCREF(sample);
     Py_INCREF(key);
     if (sample != Py_None) {
@@ -188,9 +333,22 @@ static PyObject *take(Taker *self, PyObject *args)
         memcpy(present, PyBytes_AsString(key_bytes), (size_t)key_length);
     }
     for (;;) {
-        Py_ssize_t at = pos;
+        Py_ssize_t at = pos, end = source.end;
+        if (at >= end && source.file >= 0 && self->ahead) {
+            /* a chunk that ended between two members, among large ones */
+            if (source.left <= 0) {
+                more = 1;
+                break;
+            }
+            int came = read_chunk(&source, at - end + self->ahead);
+            if (came < 0) goto failed;
+            if (came == 0) break;
+            pos = at - end;
+            plan_ahead(self, 0, 0, 0);
+            continue;
+        }
         if (at > end || end - at < BLOCK) break;
-        const unsigned char *header = (const unsigned char *)data + at;
+        const unsigned char *header = (const unsigned char *)source.data + at;
         if (header[156] == 'x') {
             if (end - at < 3 * BLOCK || !is_checksum_right(header)) break;
             long long records = read_octal(header + 124, 12);
@@ -201,7 +359,16 @@ static PyObject *take(Taker *self, PyObject *args)
         if ((header[156] != '0' && header[156] != 0) || !is_checksum_right(header)) break;
         long long size = read_octal(header + 124, 12);
         Py_ssize_t body = at + BLOCK;
-        if (size < 0 || size > (long long)(end - body)) break;
+        if (size < 0) break;
+        int cut = size > (long long)(end - body);
+        if (cut) {
+            if (source.file < 0 || size >= LARGE) break;
+            if (!self->ahead && size - (end - body) < WORTH_A_READ) break;
+            if (source.left <= 0) {
+                more = 1;
+                break;
+            }
+        }
 
         char joined[300];
         const char *name = (const char *)header;
@@ -239,7 +406,24 @@ static PyObject *take(Taker *self, PyObject *args)
             if (repeated < 0) goto failed;
             if (repeated) break;
         }
+        long long first = source.base + pos; /* of the PAX header, where there is one */
+        long long stops = source.base + body + size;
+        if (cut) {
+            payload = read_body(&source, pos, body, (Py_ssize_t)size, self->ahead ? self->ahead : LEAST_AHEAD, &spent);
+            if (payload == NULL) {
+                if (PyErr_Occurred()) goto failed;
+                pos = 0;
+                break;
+            }
+            pos = (Py_ssize_t)(-size & (BLOCK - 1));
+        }
         else {
+            payload = PyBytes_FromStringAndSize(source.data + body, (Py_ssize_t)size);
+            if (payload == NULL) goto failed;
+            pos = body + (Py_ssize_t)((size + BLOCK - 1) & ~(long long)(BLOCK - 1));
+        }
+        if (cut || (self->ahead && size >= WORTH_A_READ)) plan_ahead(self, first, (Py_ssize_t)size, stops);
+        if (!continues) {
             if (sample != Py_None && append_sample(samples, offsets, sample, start) < 0) goto failed;
             PyObject *made = PyDict_Copy(self->stamp);
             if (made == NULL) goto failed;
@@ -252,20 +436,28 @@ static PyObject *take(Taker *self, PyObject *args)
             if (PyDict_SetItem(sample, self->key_name, key) < 0) goto failed;
             memcpy(present, name, (size_t)dot);
             key_length = dot;
-            start = base + pos; /* of the PAX header, where there is one */
+            start = first;
         }
-        PyObject *payload = PyBytes_FromStringAndSize(data + body, (Py_ssize_t)size);
-        if (payload == NULL) goto failed;
         int failed = PyDict_SetItem(sample, field, payload);
-        Py_DECREF(payload);
+        Py_CLEAR(payload);
+        /* the name stood in it */
+        Py_CLEAR(spent);
         if (failed < 0) goto failed;
-        pos = body + (Py_ssize_t)((size + BLOCK - 1) & ~(long long)(BLOCK - 1));
+    }
+    if (source.end < PyBytes_Size(source.buffer)) {
+        PyObject *shorter = PyBytes_FromStringAndSize(source.data, source.end);
+        if (shorter == NULL) goto failed;
+        Py_DECREF(source.buffer);
+        source.buffer = shorter;
     }
 stop:
     Py_XDECREF(key_bytes);
-    return Py_BuildValue("nNNL", pos, sample, key, start);
+    return Py_BuildValue("NnLNNLi", source.buffer, pos, source.base, sample, key, start, more);
 failed:
+    Py_XDECREF(payload);
+    Py_XDECREF(spent);
     Py_XDECREF(key_bytes);
+    Py_DECREF(source.buffer);
     Py_DECREF(sample);
     Py_DECREF(key);
     return NULL;
@@ -284,12 +476,12 @@ static PyObject *Taker_take(Taker *self, PyObject *args)
 
 static PyObject *Taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *stamp, *fields;
+    PyObject *stamp, *fields, *common;
     if (kwargs != NULL && PyDict_Size(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "Taker() takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &stamp, &PyDict_Type, &fields)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyDict_Type, &stamp, &PyDict_Type, &fields, &PyDict_Type, &common)) return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Taker *self = (Taker *)allocate(type, 0);
     if (self == NULL) return NULL;
@@ -298,6 +490,8 @@ static PyObject *Taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->stamp = PyDict_Copy(stamp);
     Py_INCREF(fields);
     self->fields = fields;
+    Py_INCREF(common);
+    self->common = common;
     if (self->key_name == NULL || self->stamp == NULL) {
         Py_DECREF((PyObject *)self);
         return NULL;
@@ -310,6 +504,7 @@ static int Taker_traverse(Taker *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->stamp);
     Py_VISIT(self->fields);
+    Py_VISIT(self->common);
     return 0;
 }
 
@@ -317,6 +512,7 @@ static int Taker_clear(Taker *self)
 {
     Py_CLEAR(self->stamp);
     Py_CLEAR(self->fields);
+    Py_CLEAR(self->common);
     Py_CLEAR(self->key_name);
     Py_CLEAR(self->other);
     while (self->count > 0) {
@@ -343,7 +539,7 @@ static PyMethodDef Taker_methods[] = {
 };
 
 static PyType_Slot Taker_slots[] = {
-    {Py_tp_doc, (void *)"Taker(stamp, fields): takes the samples of one shard; holds caches only."},
+    {Py_tp_doc, (void *)"Taker(stamp, fields, common): takes the samples of one shard; holds caches only."},
     {Py_tp_new, (void *)Taker_new},
     {Py_tp_dealloc, (void *)Taker_dealloc},
     {Py_tp_traverse, (void *)Taker_traverse},

@@ -4,7 +4,7 @@ PROTOCOL: int
 SOURCE: str
 
 class Taker:
-    def __init__(self, stamp: dict[str, Any], fields: dict[str, str], /) -> None: ...
+    def __init__(self, stamp: dict[str, Any], fields: dict[str, str], common: dict[str, str], /) -> None: ...
     def take(
         self,
         buf: bytes,
@@ -15,5 +15,7 @@ class Taker:
         start: int,
         samples: list[dict[str, Any]],
         offsets: list[int],
+        file: int,
+        most: int,
         /,
-    ) -> tuple[int, dict[str, Any] | None, str | None, int]: ...
+    ) -> tuple[bytes, int, int, dict[str, Any] | None, str | None, int, bool]: ...

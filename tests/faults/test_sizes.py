@@ -145,9 +145,9 @@ def test_memory_that_is_not_there_after_all(monkeypatch):
 def test_samples_before_come_and_the_next_shard_follows(tmp_path, monkeypatch):
     """The member is refused, what came before it is given, and the handler decides on; random access says the same."""
     monkeypatch.setattr(member_sizes, "FREE_BYTES", 1000)
-    monkeypatch.setenv("WDS_MAX_MEMBER_BYTES", "40000")
-    sparse = old_gnu_sparse(b"b.bin", bytes(50_000) + b"end", [(50_000, 3)])
-    for number, bad in enumerate((member(b"b.bin", bytes(50_000)), sparse)):
+    monkeypatch.setenv("WDS_MAX_MEMBER_BYTES", "240000")
+    sparse = old_gnu_sparse(b"b.bin", bytes(250_000) + b"end", [(250_000, 3)])
+    for number, bad in enumerate((member(b"b.bin", bytes(250_000)), sparse)):
         path = tmp_path / f"{number}.tar"
         path.write_bytes(archive(member(b"a.bin", bytes(30_000)), bad))
         seen = []
@@ -157,7 +157,7 @@ def test_samples_before_come_and_the_next_shard_follows(tmp_path, monkeypatch):
         assert seen[0].key is None
     with pytest.raises(errors.LimitExceeded):
         wds.IndexedShard(path)[1]
-    monkeypatch.setenv("WDS_MAX_MEMBER_BYTES", "60000")
+    monkeypatch.setenv("WDS_MAX_MEMBER_BYTES", "260000")
     assert len(list(wds.WebDataset([str(path)]))) == 2
 
 

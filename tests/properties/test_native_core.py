@@ -1,25 +1,35 @@
 """The native core gives what Python gives: samples, fields, offsets, errors, warnings, and what handlers are asked.
 
 Archives of several programs and formats, whole and damaged in many ways, are read in chunks of many sizes under many
-rules, once in each way. ``NATIVE_FUZZ_CASES`` chooses how many random cases are played (default 1 500).
+rules, once in each way; from files, too, whose bodies the core reads by itself. ``NATIVE_FUZZ_CASES`` chooses how many
+random cases are played (default 1 500).
 """
 
+import contextlib
 import gc
+import gzip
 import hashlib
 import io
 import os
+import random
 import subprocess
 import sys
 import tarfile
+import threading
 import types
+import warnings
 from pathlib import Path
 
 import pytest
 
 import webdataset as wds
-from support.archive_fuzz import Case, draw_case, play
+from support.archive_fuzz import Case, damage, draw_case, draw_rules, list_headers, open_case, play, write_archive
+from webdataset.core.errors import ShardChanged, WebDatasetError
 from webdataset.samples import native_core
-from webdataset.samples.sample_reader import Reading, read_samples
+from webdataset.samples.address import Address
+from webdataset.samples.sample_reader import Position, Reading, read_samples
+from webdataset.storage.streams import LocalFileStream
+from webdataset.tar import scanner
 from webdataset.tar.header import BLOCK
 
 CASES = int(os.environ.get("NATIVE_FUZZ_CASES", "1500"))
@@ -39,6 +49,148 @@ def test_random_archives(part):
     for number in range(CASES // 5):
         case = draw_case(f"{part}.{number}")
         assert play(case, native=True) == play(case, native=False), (case.seed, case.sizes, case.rules)
+
+
+@needs_core
+@pytest.mark.parametrize("part", range(5))
+def test_random_files(part):
+    """The same of files with larger bodies, plain and compressed: those that a chunk cuts off are read by the core."""
+    for number in range(CASES // 5):
+        seed = f"file {part}.{number}"
+        rng = random.Random(seed)
+        content = write_archive(rng, large=rng.choice([0.03, 0.3, 0.3, 1]))
+        for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
+            content = damage(rng, content)
+        rules, first = {**draw_rules(rng, content), "start": None}, rng.choice([512, 1024, 32 * 1024])
+        chunks = first, rng.choice([first, 40 * 1024, 384 * 1024])
+        content = gzip.compress(content, 0) if rng.random() < 0.05 else content
+        case = Case(seed, content, None, rules, chunks)
+        if rng.random() < 0.3:
+            rules["start"], rules["rising"] = rng.choice(list_places(case) or [(None, True)])
+        assert play(case, native=True) == play(case, native=False), (seed, rules)
+
+
+def list_places(case):
+    """The places at which a run may be resumed, as a state has them: addresses, and whether keys rose up to there."""
+    os.environ["WDS_NATIVE"] = "0"
+    position, places = Position(tracked=True), []
+    reading = Reading(
+        **{name: rule for name, rule in case.rules.items() if name not in ("continues", "start", "observed")}
+    )
+    with warnings.catch_warnings(), contextlib.suppress(WebDatasetError), open_case(case) as stream:
+        warnings.simplefilter("ignore")
+        for _ in read_samples([{"url": "s.tar", "stream": stream}], reading, position):
+            places.append((position.address()[:3], position.rising))
+    return [(Address(*place), rising) for place, rising in places]
+
+
+def write_pictures(count, size=60_000, small=300):
+    """An archive of samples with one large body and two small ones."""
+    out = io.BytesIO()
+    with wds.TarWriter(out) as sink:
+        for number in range(count):
+            sink.write(
+                {
+                    "__key__": f"{number:04d}",
+                    "jpg": bytes([number % 256]) * (size + number),
+                    "json": b"j" * small,
+                    "txt": b"t",
+                }
+            )
+    return out.getvalue()
+
+
+@needs_core
+@pytest.mark.parametrize("small", [300, 12_000])
+def test_large_bodies_of_files_are_read_by_the_core(small, monkeypatch, tmp_path):
+    """Python reads next to nothing of a file of pictures: a core that left it all to Python would pass the fuzz."""
+    monkeypatch.setenv("WDS_NATIVE", "1")
+    path = tmp_path / "s.tar"
+    path.write_bytes(write_pictures(100, small=small))
+    by_python, read = [], LocalFileStream.read
+    monkeypatch.setattr(
+        LocalFileStream, "read", lambda self, size=-1: (by_python.append(found := read(self, size)), found)[1]
+    )
+    given = list(read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()))
+    assert [(each["jpg"][:1], len(each["jpg"])) for each in given] == [(bytes([n]), 60_000 + n) for n in range(100)]
+    assert sum(map(len, by_python)) < path.stat().st_size / 15
+
+
+@needs_core
+@pytest.mark.parametrize("step", [997])
+def test_every_cut_of_a_file(step):
+    """A file of pictures that was cut anywhere: never half a sample, and the same words."""
+    whole = write_pictures(3, size=20_000)
+    headers = list_headers(whole)
+    stops = {*range(0, len(whole), step), *(at + shift for at in headers for shift in (-1, 0, 1, 511, 512, 513))}
+    for stop in sorted(stop for stop in stops if stop >= 0):
+        chunks = scanner.FIRST_CHUNK, scanner.CHUNK
+        case = Case(str(stop), whole[:stop], None, {"continues": False, "start": None}, chunks)
+        assert play(case, native=True) == play(case, native=False), stop
+
+
+@needs_core
+@pytest.mark.parametrize("change", ["cut", "grown", "overwritten"])
+def test_file_that_changes_while_it_is_read(change, monkeypatch, tmp_path):
+    """What is read after a file was changed is not given: the shard ends with ``ShardChanged``."""
+    monkeypatch.setenv("WDS_NATIVE", "1")
+    path, whole = tmp_path / "s.tar", write_pictures(60)
+    path.write_bytes(whole)
+    os.utime(path, ns=(10**18, 10**18))
+    samples, given = read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()), []
+    given += [next(samples) for _ in range(20)]
+    if change == "cut":
+        os.truncate(path, len(whole) // 2)
+    elif change == "grown":
+        with path.open("ab") as file:
+            file.write(b"x")
+    else:
+        with path.open("r+b") as file:
+            file.write(whole.replace(b"t", b"u"))
+    with pytest.raises(ShardChanged):
+        given.extend(samples)
+    # those of the chunk that was read before are good
+    assert 20 <= len(given) < 30
+    assert [(each["jpg"], each["txt"]) for each in given] == [
+        (bytes([number]) * (60_000 + number), b"t") for number in range(len(given))
+    ]
+
+
+@needs_core
+@pytest.mark.parametrize("pieces", [1000, 4096, 65_536])
+def test_file_that_gives_less_than_is_asked(pieces):
+    """Reads that stop short are repeated until a body is whole."""
+    content, taken = write_pictures(10, size=20_000), []
+    grouper = Reading().grouper()
+    grouper.open({})
+    for extension in ("jpg", "json", "txt"):
+        grouper.add([(f"x.{extension}", b"", 0)])
+    grouper.open({})
+    core = native_core.load_native()[0].Taker(*grouper.template)
+    reading, writing = os.pipe()
+
+    def write():
+        for at in range(0, len(content), pieces):
+            os.write(writing, content[at : at + pieces])
+        os.close(writing)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    buf, pos, base, sample, key, start, more = os.read(reading, 512), 0, 0, None, None, 0, True
+    while more:
+        buf, pos, base, sample, key, start, more = core.take(
+            buf, pos, base, sample, key, start, taken, [], reading, 50_000
+        )
+        assert buf == content[base : base + len(buf)]
+    # a pipe may end a chunk anywhere: what is left is Python's
+    writer_left = len(content) - base - len(buf)
+    while writer_left and (piece := os.read(reading, 65_536)):
+        writer_left -= len(piece)
+    writer.join()
+    os.close(reading)
+    assert len(taken) > 5 or pieces == 1000
+    for number, each in enumerate([*taken, sample]):
+        assert (each["__key__"], each["jpg"]) == (f"{number:04d}", bytes([number]) * (20_000 + number))
 
 
 @needs_core
@@ -151,13 +303,13 @@ def test_it_says_whether_it_is_used(native, said, monkeypatch):
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("missing", "not compiled"), ("broken", "no: undefined symbol"), ("other", "another version (2, not 1)")],
+    [("missing", "not compiled"), ("broken", "no: undefined symbol"), ("other", "another version (0, not 2)")],
 )
 def test_without_a_usable_core_python_reads(fault, said, monkeypatch):
     """A core that is not there, cannot be loaded or is of another version is left alone, and the reason is told."""
 
     class Other:
-        PROTOCOL = 2
+        PROTOCOL = 0
 
     def load(name):
         if fault == "other":

@@ -39,6 +39,8 @@ LARGE = [4000, 16_383, 16_384, 16_385, 20_000, 66_000, 131_071, 131_072, 140_000
 FILE_CHUNKS = [(512, 512), (1024, 40 * 1024), (32 * 1024, 384 * 1024)]
 # sizes of the pieces that a stream gives; None: as many bytes as it is asked for
 SIZES: list[list[int] | None] = [None, None, [1, 7, 100], [511, 512, 513], [700], [5000, 33_000], [1 << 20]]
+# rules of a case that are no options of Reading
+NOT_READING = ("continues", "start", "rising", "observed")
 WRITERS = ["ustar", "gnu", "pax", "pax-mtime", "ours", "ours-pax"]
 ODD_SIZES = [
     b"00000000017\0", b"        17 \0", b"17 \0 3     ", b"+0000000017\0", b"0_000000017\0", b"77777777777\0",
@@ -55,7 +57,8 @@ class Case:
         seed: from which the case and the pieces of its stream follow.
         content: the archive.
         sizes: of the pieces that its stream gives.
-        rules: of reading, and ``continues`` (what the handler answers), ``start`` (an address) and ``observed``.
+        rules: of reading, and ``continues`` (what the handler answers), ``start`` (an address), ``rising`` (whether
+            keys rose up to there) and ``observed``.
         chunks: the archive is a local file, which is read in chunks of these sizes: the first one, and the others.
     """
 
@@ -339,12 +342,12 @@ def play(case: Case, *, native: bool) -> tuple[list[Any], list[str]]:
         watches.append(Observer(url, rules))
         return watches[-1]
 
-    rules = {name: value for name, value in case.rules.items() if name not in ("continues", "start", "observed")}
+    rules = {name: value for name, value in case.rules.items() if name not in NOT_READING}
     if case.rules.get("observed"):
         rules["observer"] = observe
     reading = Reading(handler=handle, addresses=True, **rules)
     with warnings.catch_warnings(record=True) as caught, open_case(case) as stream:
-        shards = [{"url": "s.tar", "stream": stream, "__mark__": 7}]
+        shards = [{"url": "s.tar", "stream": stream, "__mark__": 7, "rising": case.rules.get("rising", True)}]
         warnings.simplefilter("always")
         try:
             for sample in read_samples(shards, reading, start=case.rules["start"]):

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
 from webdataset.core.errors import UsageError
@@ -34,6 +34,11 @@ class EnvironmentVariable(Generic[T]):
     default: T
     parse: Callable[[str], T]
     meaning: str
+    # as the environment holds it; most variables are not set, and a failing lookup by name takes a microsecond
+    _held: object = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_held", os.environ.encodekey(self.name))
 
     def get(self) -> T:
         """Return the present setting.
@@ -44,7 +49,8 @@ class EnvironmentVariable(Generic[T]):
         known = snapshot.values
         if known is not None and self.name in known:
             return cast("T", known[self.name])
-        text = os.environ.get(self.name, "")
+        held = getattr(os.environ, "_data", None)
+        text = "" if held is not None and self._held not in held else os.environ.get(self.name, "")
         try:
             setting = self.default if text == "" else self.parse(text)
         except ValueError as error:

@@ -67,6 +67,11 @@ Keys = Callable[[str], tuple[str, str] | tuple[None, None]]
 Duplicates = Literal["error", "first", "last", "new"]
 POLICIES = ("error", "first", "last", "new")
 
+_UNSTAMPED = frozenset(("__key__",))
+# extension to field, by ``lcase``, as groupers have seen them that keep all suffixes; few, so that it stays small
+_COMMON: dict[bool, dict[str, str]] = {True: {}, False: {}}
+_MOST_COMMON = 1000
+
 
 class Grouper:
     """Groups the members of one shard at a time.
@@ -103,6 +108,7 @@ class Grouper:
         # extensions for the short way: kept, and never metadata
         self._fields: dict[str, str] = {}
         self._seen = self._fields.get
+        self._common = _COMMON[bool(lcase)] if suffixes is None else {}
         self._plain = keys is base_plus_ext
         self._marked_bad = False
         # a field that is not among those for the short way
@@ -112,15 +118,15 @@ class Grouper:
         self.offsets: list[int] = []
         self.fault: DuplicateField | None = None
         self.taken = 0
+        self._restart: Callable[[], object] | None = getattr(self._keys, "restart", None)
         self.open({})
 
     def open(self, stamp: Sample) -> None:
         """Begin a shard; every sample of it carries ``stamp``, such as ``__url__``."""
-        restart = getattr(self._keys, "restart", None)
-        if restart is not None:
-            restart()
+        if self._restart is not None:
+            self._restart()
         self._stamp = stamp
-        self.stamped = frozenset(("__key__", *stamp))
+        self.stamped = frozenset(("__key__", *stamp)) if stamp else _UNSTAMPED
         self._sample: Sample | None = None
         self._key: str | None = None
         self._prefix = "\0"
@@ -137,9 +143,9 @@ class Grouper:
         return self._marked_bad
 
     @property
-    def template(self) -> tuple[Sample, dict[str, str]]:
-        """What each sample of this shard begins with, and the fields of the extensions seen so far."""
-        return {"__key__": None, **self._stamp}, self._fields
+    def template(self) -> tuple[Sample, dict[str, str], dict[str, str]]:
+        """What each sample of this shard begins with, and the fields of the extensions seen so far, here and before."""
+        return {"__key__": None, **self._stamp}, self._fields, self._common
 
     @property
     def progress(self) -> tuple[Sample | None, str | None, int]:
@@ -239,6 +245,8 @@ class Grouper:
         self._marked_bad |= field == "__bad__"
         if not field.startswith("__") and len(self._fields) < 1 << 16:
             self._fields[ext] = field
+            if len(self._common) < _MOST_COMMON:
+                self._common[ext] = field
         else:
             self._odd = True
         return field

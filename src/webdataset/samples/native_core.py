@@ -4,6 +4,9 @@ Theory. ``native/take_samples.c`` takes whole plain members out of a chunk and g
 stream and raises nothing: it stops before the first header that is not plain, which Python reads with the scanner's
 real state. So errors, warnings, limits and offsets have one author, and both ways give the same samples.
 
+Bodies that a chunk of a local file cuts off are read in C, straight into the bytes that the sample gets; the samples
+are given once the file is seen to be the one that was opened. These bodies are below what ``member_sizes`` bounds.
+
 It is not used where each member costs a call of Python anyway (names that are selected or renamed, keys that are split
 by another rule), and with ``WDS_NATIVE=0``.
 """
@@ -17,13 +20,14 @@ from typing import TYPE_CHECKING, Final
 
 from webdataset.core import settings
 from webdataset.samples.grouping import Grouper, Sample
+from webdataset.storage.streams import LocalFileStream
 from webdataset.tar.header import BLOCK
 from webdataset.tar.member_assembly import SHORT_NAME, MemberAssembly
 
 if TYPE_CHECKING:
     from webdataset import _native
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """What the compiled module must say of itself."""
 
 
@@ -63,30 +67,55 @@ class NativeTaker:
     Attributes:
         samples: complete samples that were not given yet.
         offsets: where each starts.
+        paused: the last call took as much as it was to take from the file, and goes on in the next one.
     """
 
-    __slots__ = ("_grouper", "_take", "offsets", "samples")
+    __slots__ = ("_file", "_grouper", "_take", "offsets", "paused", "samples")
 
     def __init__(self, core: "_native.Taker", grouper: Grouper) -> None:
         self._take = core.take
         self._grouper = grouper
         self.samples: list[Sample] = []
         self.offsets: list[int] = []
+        self.paused = False
+        self._file: LocalFileStream | None = None
 
-    def take(self, buf: bytes, pos: int, base: int) -> int:
-        """Take what is plain; return the position after it, at most 511 bytes after the chunk.
+    def read_from(self, file: LocalFileStream) -> None:
+        """Read on in this file where a chunk ends; the chunks are read from it, each up to where the file stands."""
+        self._file = file
+
+    def take(self, buf: bytes, pos: int, base: int, most: int) -> tuple[bytes, int, int]:
+        """Take what is plain; return the last chunk, the position after it, and the chunk's offset.
+
+        The position is at most 511 bytes after the chunk.
 
         Args:
             buf: a chunk.
             pos: where a header begins.
             base: offset of the chunk in the stream.
+            most: bytes from which on no more are read from the file.
+
+        Raises:
+            ShardChanged: the file has been written to since it was opened.
         """
-        grouper = self._grouper
+        grouper, file = self._grouper, self._file
         if grouper.odd_samples:
-            return pos
-        pos, sample, key, start = self._take(buf, pos, base, *grouper.progress, self.samples, self.offsets)
+            self.paused = False
+            return buf, pos, base
+        samples, offsets = self.samples, self.offsets
+        count, end = len(samples), base + len(buf)
+        descriptor = -1 if file is None else file.fileno()
+        buf, pos, base, sample, key, start, self.paused = self._take(
+            buf, pos, base, *grouper.progress, samples, offsets, descriptor, most
+        )
+        if file is not None and base + len(buf) != end:
+            try:
+                file.check_unchanged()
+            except BaseException:
+                del samples[count:], offsets[count:]
+                raise
         grouper.progress = sample, key, start
-        return pos
+        return buf, pos, base
 
     def add(self, samples: list[Sample], offsets: list[int]) -> None:
         """Add samples that Python made after those that were taken.

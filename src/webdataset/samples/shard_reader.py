@@ -24,7 +24,7 @@ from webdataset.samples.grouping import Grouper, Keys, Sample, Shard
 from webdataset.samples.native_core import NativeTaker, open_taker
 from webdataset.samples.seekable_source import SeekableSource, can_seek
 from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_keys
-from webdataset.storage.streams import stream_identity, stream_length
+from webdataset.storage.streams import LocalFileStream, stream_identity, stream_length
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.header import Limits
 from webdataset.tar.member_assembly import Member, MemberAssembly, MemberBody
@@ -280,7 +280,22 @@ class ShardReader:
             yield samples, grouper.offsets
 
     def _lists_by_taker(self, taker: NativeTaker) -> Iterator[tuple[list[Sample], list[int]]]:
-        """Yield lists of samples, most of which the taker makes; what it leaves is grouped before it continues."""
+        """Yield lists of samples, most of which the taker makes; what it leaves is grouped before it continues.
+
+        What the end of a file gave is one list with the last sample, once the end is judged.
+        """
+        try:
+            yield from self._group_with_taker(taker)
+        except Exception:  # raised again: what came before it is given
+            if taker.samples:
+                yield taker.collect()
+            raise
+        self._ended = True
+        taker.add(self.grouper.close(), self.grouper.offsets)
+        if taker.samples:
+            yield taker.collect()
+
+    def _group_with_taker(self, taker: NativeTaker) -> Iterator[tuple[list[Sample], list[int]]]:
         grouper, scanner = self.grouper, self.scanner
         for members in self._attach_last_header():
             linked = bool(scanner.payloadless)
@@ -300,12 +315,15 @@ class ShardReader:
             if scanner.coming is not None:
                 grouper.offsets = taker.offsets
                 grouper.announce(scanner.coming, taker.samples)
-            if taker.samples and not scanner.waiting:
+            if taker.samples and (taker.paused or not scanner.waiting) and not self._at_end():
                 yield taker.collect()
-        self._ended = True
-        samples = grouper.close()
-        if samples:
-            yield samples, grouper.offsets
+
+    def _at_end(self) -> bool:
+        """Tell whether all of a local file has been read, and nobody looks on who is to see when its samples go."""
+        stream = self.stream
+        if type(stream) is not LocalFileStream or self._watch is not None or self._compression is not None:
+            return False
+        return stream.ends_at(self.scanner.offset) and not self.scanner.waiting
 
     def _group_members(self, members: list[Member]) -> Generator[tuple[list[Sample], list[int]], None, list[Sample]]:
         """Group some members: yield the samples before each fault, and return those after the last."""
@@ -427,7 +445,14 @@ class ShardReader:
             if self.finished is not None and not self._start and can_seek(self.stream):
                 self.finished.follow(self._keys_before_start)
         pieces = self._plain(piece)
-        yield from self._drop_before_start(pieces) if self._start > scanner.offset else pieces
+        if self._start > scanner.offset:
+            yield from self._drop_before_start(pieces)
+            return
+        taker, stream = scanner.taker, self.stream
+        # a watch sees all bytes, and a pipe or a stream of other code may end or change in ways of its own
+        if isinstance(taker, NativeTaker) and type(stream) is LocalFileStream and stream.identity and not self._watch:
+            taker.read_from(stream)
+        yield from pieces
 
     def _plain(self, piece: bytes) -> Iterator[bytes]:
         read = self._read
@@ -438,6 +463,9 @@ class ShardReader:
             del piece
             if scanner.admit is not None and scanner.skippable > SEEK_WORTHWHILE:
                 self._step_over(scanner.skippable - 1)
+            if type(self.stream) is LocalFileStream and self.stream.ends_at(scanner.offset):
+                self.stream.check_unchanged()
+                return
             piece = read(scanner.want)
             if not piece and scanner.skippable and can_seek(self.stream):
                 # it may have stepped over the end: what is said about it names the last byte

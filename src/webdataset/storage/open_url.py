@@ -357,6 +357,8 @@ class ResolvedUrl:
             NotFound: nothing is there.
             SourceError: it cannot be opened.
         """
+        if self.opener is None and not settings.GOPEN_VERBOSE.get():
+            return streams.open_raw(self.path or self.target)
         return cast("Stream", self.open(raw=True))
 
     def open(self, mode: str = "rb", bufsize: int = 8192, *, raw: bool = False, **options: object) -> IO[bytes]:

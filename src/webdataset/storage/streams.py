@@ -100,7 +100,7 @@ class FileIdentity(NamedTuple):
         """Return the time of the last change, in nanoseconds, as text."""
         return str(self.changed_ns)
 
-    def check(self, descriptor: int, url: str, offset: int | None = None) -> None:
+    def check(self, descriptor: int, url: str | bytes | os.PathLike[str], offset: int | None = None) -> None:
         """Raise where an open file has been written to since it was opened.
 
         A file that takes the name of this one does not matter, nor do further names, owners and permissions. Where a
@@ -120,7 +120,7 @@ class FileIdentity(NamedTuple):
         raise ShardChanged(
             f"the file was overwritten while it was being read ({seen}): read it again, and put new contents into a "
             "new file that is renamed to this one",
-            url=url,
+            url=os.fsdecode(url),
             offset=offset,
         )
 
@@ -288,9 +288,23 @@ class LocalFileStream(io.FileIO):
         status = os.fstat(self.fileno())
         self.identity: FileIdentity | None = file_identity(status) if stat.S_ISREG(status.st_mode) else None
 
-    def _check(self) -> None:
-        if self.identity is not None:
-            self.identity.check(self.fileno(), os.fsdecode(self.name))
+    def check_unchanged(self) -> None:
+        """Raise where the file has been written to since it was opened.
+
+        Raises:
+            ShardChanged: it has; what was read may be old or new.
+        """
+        identity = self.identity
+        if identity is not None:
+            identity.check(self.fileno(), self.name)
+
+    def ends_at(self, offset: int) -> bool:
+        """Tell whether this is where the file ended when it was opened."""
+        return self.identity is not None and self.identity.length == offset
+
+    def seekable(self) -> bool:
+        """Tell whether it can seek: a regular file can, and is not asked."""
+        return (self.identity is not None and not self.closed) or super().seekable()
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end.
@@ -299,19 +313,19 @@ class LocalFileStream(io.FileIO):
             ShardChanged: the file has been written to since it was opened; these bytes may be old or new.
         """
         content = super().read(size)
-        self._check()
+        self.check_unchanged()
         return content
 
     def readall(self) -> bytes:
         """Return the rest; raises as ``read`` does."""
         content = super().readall()
-        self._check()
+        self.check_unchanged()
         return content
 
     def readinto(self, buffer: "Buffer", /) -> int:
         """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end. Raises as ``read`` does."""
         count = super().readinto(buffer)
-        self._check()
+        self.check_unchanged()
         return count
 
 

@@ -35,6 +35,7 @@ SHORT_NAME = 256
 GATHERED = 64 << 20
 # GNU tar, bsdtar and tarfile fill an archive up to a multiple of this
 RECORD = 10240
+_ZERO_RECORDS = bytes(2 * RECORD)
 
 Member = tuple[str, bytes, int]
 Admit = Callable[[str], str | None]
@@ -78,6 +79,18 @@ class PayloadlessMember(NamedTuple):
     kind: int
     target: str
     size: int
+
+
+def _count_zero_blocks(buf: bytes, pos: int) -> int:
+    """Return how many zero blocks follow one another from the one at ``pos`` on."""
+    left = (len(buf) - pos) // BLOCK * BLOCK
+    # the usual end of a shard
+    if left <= len(_ZERO_RECORDS) and buf.startswith(_ZERO_RECORDS[:left], pos):
+        return left // BLOCK
+    stop = pos + BLOCK
+    while buf.startswith(ZEROS, stop):
+        stop += BLOCK
+    return (stop - pos) // BLOCK
 
 
 class MemberAssembly:
@@ -225,8 +238,9 @@ class MemberAssembly:
                 raise errors.BadHeader(
                     f"an extended header stands before the zero block at byte {offset}", offset=offset
                 )
-            self._zeros += 1
-            return pos + BLOCK
+            count = _count_zero_blocks(buf, pos)
+            self._zeros += count
+            return pos + count * BLOCK
         try:
             found = header.parse_header(block, offset)
         except errors.BadHeader:

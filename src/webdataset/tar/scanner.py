@@ -31,10 +31,27 @@ _MANY_MEMBERS = 128 * 1024
 
 
 class Taker(Protocol):
-    """Takes whole plain members before the scanner does, in another way."""
+    """Takes whole plain members before the scanner does, in another way.
 
-    def take(self, buf: bytes, pos: int, base: int) -> int:
-        """Take members from a header on; return the position of the first header that was not taken."""
+    Attributes:
+        paused: the last call took as much as it was to take, and goes on in the next one.
+    """
+
+    paused: bool
+
+    def take(self, buf: bytes, pos: int, base: int, most: int) -> tuple[bytes, int, int]:
+        """Take members from a header on.
+
+        Args:
+            buf: a chunk.
+            pos: where in it a header begins.
+            base: offset of the chunk in the stream.
+            most: bytes from which on it reads no more by itself.
+
+        Returns:
+            The chunk, the position in it of the first header that was not taken, and the chunk's offset; it is another
+            one where the taker went on in bytes that it read by itself.
+        """
         ...
 
 
@@ -48,7 +65,8 @@ class TarScanner(MemberAssembly):
     Attributes:
         coming: name of the large member whose payload is being collected, or None.
         taker: is asked first at each header, or None. Members that it does not take are returned before it is asked
-            again: then ``feed`` returns early, ``waiting`` is true, and ``feed_waiting`` continues.
+            again: then ``feed`` returns early, ``waiting`` is true, and ``feed_waiting`` continues. So it does where
+            the taker reads by itself and pauses.
         error: what is wrong with the stream, or None. Nothing comes after an error.
     """
 
@@ -166,10 +184,18 @@ class TarScanner(MemberAssembly):
                 if self._skip:
                     break
             if taker is not None:
-                if (members or self.payloadless) and pos < end:
+                if members or self.payloadless:
+                    if pos >= end:
+                        break
                     self._left, self.coming = (buf, pos, base), None
                     return
-                pos, last = self._take(taker, buf, pos, base)
+                buf, pos, base, last = self._take(taker, buf, pos, base)
+                end = len(buf)
+                self.offset = base + end
+                if taker.paused:
+                    self._left, self.coming = (buf[pos:], max(0, pos - end), base + min(pos, end)), None
+                    self._chunk = min(CHUNK, (self._chunk or CHUNK) * 2)
+                    return
                 if pos > end:
                     self._skip = pos - end
                     break
@@ -182,17 +208,17 @@ class TarScanner(MemberAssembly):
         # after an exact read of a large body, ask for the next header alone; else grow towards whole chunks
         self._chunk = 0 if large else min(CHUNK, (self._chunk or CHUNK) * 2)
 
-    def _take(self, taker: Taker, buf: bytes, pos: int, base: int) -> tuple[int, int]:
+    def _take(self, taker: Taker, buf: bytes, pos: int, base: int) -> tuple[bytes, int, int, int]:
         """Let the taker take what it can; return where it stopped, and how far to read here before it is asked again.
 
         Where it takes nothing, again and again, it is asked ever more seldom.
         """
         # what extended headers, global ones and zero blocks mean for the next header is not its to know
         if self._first is None and not self._zeros and self._globals == NO_EXTENSION:
-            stopped = taker.take(buf, pos, base)
-            self._window = _ONE_MEMBER if stopped > pos else min(2 * self._window, _MANY_MEMBERS)
-            pos = stopped
-        return pos, min(len(buf), pos + self._window)
+            before = base + pos
+            buf, pos, base = taker.take(buf, pos, base, self._chunk or CHUNK)
+            self._window = _ONE_MEMBER if base + pos > before else min(2 * self._window, _MANY_MEMBERS)
+        return buf, pos, base, min(len(buf), pos + self._window)
 
     def _scan(self, buf: bytes, pos: int, base: int, members: list[Member], last: int) -> int:  # noqa: C901, PLR0912, PLR0915  hot path
         """Read headers that end before ``last``, and bodies that are whole, from ``pos``; return where it stopped."""
