@@ -26,8 +26,8 @@ from webdataset.core.logs import log
 from webdataset.core.seeds import hash_seed
 from webdataset.flow.elastic_state import ReceivedState, check_same_dataset, check_state, is_stream_state
 from webdataset.loading.batching import END, BatchMark
+from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.partition import EpochStart
-from webdataset.loading.windows import estimate_bytes
 from webdataset.loading.worker import NEVER, RowCounts
 from webdataset.serving.batch_format import BatchDecoder
 from webdataset.serving.wire_format import (
