@@ -34,6 +34,7 @@ class BatchMark:
         samples: in this batch.
         until: all indices below this one have been received, counted from where the epoch began.
         counted: what was skipped at the indices received with this batch.
+        size_bytes: of the batch, about; None where that is not known.
     """
 
     progress: list[tuple[int, int, Json]] = field(default_factory=list)
@@ -41,6 +42,7 @@ class BatchMark:
     samples: int = 0
     until: int = NEVER
     counted: list[RowCounts] = field(default_factory=list)
+    size_bytes: int | None = None
 
 
 def iterate_samples(windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
@@ -91,18 +93,20 @@ class BatchMaker:
             del window
             count = waiting.count if self.exact else self.size
             while waiting.count and waiting.count >= count:
-                yield self._make(waiting.take(count)), received.advance(count)
+                mark = received.advance(count)
+                yield self._make(waiting.take(count), mark), mark
         if waiting.count and not self.drop_last:
-            count = waiting.count
-            yield self._make(waiting.take(count)), received.advance(count)
+            mark = received.advance(waiting.count)
+            yield self._make(waiting.take(waiting.count), mark), mark
         yield END, received.rest()
 
-    def _make(self, pieces: "list[Columns | list[Any]]") -> object:
-        """Make a batch of its pieces; afterwards it alone holds them."""
+    def _make(self, pieces: "list[Columns | list[Any]]", mark: BatchMark) -> object:
+        """Make a batch of its pieces, and note its size; afterwards it alone holds them."""
         if self.collate is None:
             columns = [piece for piece in pieces if isinstance(piece, Columns)]
             merged = merge_columns(columns) if len(columns) == len(pieces) else None
             if merged is not None:
+                mark.size_bytes = merged.size_bytes
                 return merged.assemble(self._column)
         samples: list[Any] = []
         while pieces:

@@ -22,6 +22,10 @@ from webdataset.loading.shared_memory import Array, BatchColumn, BatchLayout, as
 LISTED, NUMBERS, SCALARS, STACKED, LOOSE = "listed", "numbers", "scalars", "stacked", "loose"
 # whose lists collation leaves as they are
 _LISTED_TYPES = frozenset([str, bytes, dict, list, tuple, type(None)])
+# so many values of a long list stand for all
+_WEIGHED = 8
+_SIZED = frozenset([str, bytes, bytearray])
+_CONTAINERS = frozenset([dict, list, tuple])
 _NUMBER_DTYPES: dict[type, np.dtype[np.generic]] = {kind: np.array([kind()]).dtype for kind in (int, float, bool)}
 
 
@@ -31,11 +35,13 @@ class FieldColumn(NamedTuple):
     Args:
         form: how they stand: ``LISTED``, ``NUMBERS``, ``SCALARS``, ``STACKED`` or ``LOOSE``.
         values: a list, or an array ``dtype[rows, ...]``.
+        size_bytes: that the values take, about.
         tensor: samples hold a tensor (of ``STACKED``).
     """
 
     form: str
     values: Any
+    size_bytes: int
     tensor: bool = False
 
     def listed(self) -> list[Any]:
@@ -50,7 +56,8 @@ class FieldColumn(NamedTuple):
 
     def cut(self, start: int, stop: int) -> "FieldColumn":
         """Return some of its rows."""
-        return FieldColumn(self.form, self.values[start:stop], self.tensor)
+        values = self.values[start:stop]
+        return FieldColumn(self.form, values, self.size_bytes * len(values) // len(self.values), self.tensor)
 
 
 class Columns(NamedTuple):
@@ -69,6 +76,11 @@ class Columns(NamedTuple):
     fields: list[FieldColumn | None]
     size: int
     placed: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes they take, without what stands in the block."""
+        return sum(column.size_bytes for column in self.fields if column is not None)
 
     def samples(self) -> list[object]:
         """Return the samples; tuples for tuples and lists."""
@@ -98,10 +110,9 @@ class Columns(NamedTuple):
 
 
 def _finish_column(column: FieldColumn, finish: Callable[[list[Any]], object]) -> object:
-    form, values, tensor = column
-    if form == LOOSE:
-        return finish(values)
-    return wrap_array(values, tensor=True) if tensor else values
+    if column.form == LOOSE:
+        return finish(column.values)
+    return wrap_array(column.values, tensor=True) if column.tensor else column.values
 
 
 def wrap_array(array: Array, *, tensor: bool) -> object:
@@ -117,7 +128,7 @@ def collate_column(values: list[Any]) -> FieldColumn:
     """Return values as a column, in the form that says most."""
     kinds = set(map(type, values))
     if kinds <= _LISTED_TYPES:
-        return FieldColumn(LISTED, values)
+        return FieldColumn(LISTED, values, _weigh_list(values, kinds))
     if len(kinds) == 1:
         (kind,) = kinds
         number = kind in _NUMBER_DTYPES
@@ -125,8 +136,8 @@ def collate_column(values: list[Any]) -> FieldColumn:
             array = np.array(values)
             # not integers too large for one, nor durations, whose type says no unit
             if array.dtype == (_NUMBER_DTYPES[kind] if number else np.dtype(kind)):
-                return FieldColumn(NUMBERS if number else SCALARS, array)
-    return FieldColumn(LOOSE, values)
+                return FieldColumn(NUMBERS if number else SCALARS, array, array.nbytes)
+    return FieldColumn(LOOSE, values, _weigh_list(values, kinds))
 
 
 def collate_rows(samples: Sequence[Any]) -> Columns | None:
@@ -173,6 +184,33 @@ def collate_beside(layout: BatchLayout, others: Sequence[int], rows: Sequence[Se
     return Columns(layout.kind, layout.keys, fields, len(rows), placed=True)
 
 
+def estimate_bytes(value: object) -> int:
+    """Return about how many bytes a value takes: its arrays, tensors, texts and bytes.
+
+    Of a long list of containers, some stand for all.
+    """
+    if isinstance(value, dict):
+        return sum(map(estimate_bytes, value.values()))
+    if isinstance(value, tuple | list):
+        return _weigh_list(value, set(map(type, value)))
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    try:
+        size = getattr(value, "nbytes", None)
+    except RuntimeError:  # a sparse tensor
+        size = None
+    return size if isinstance(size, int) else 32
+
+
+def _weigh_list(values: Sequence[object], kinds: set[type]) -> int:
+    if kinds <= _SIZED:
+        return sum(map(len, cast("Sequence[bytes]", values)))
+    if len(values) > 2 * _WEIGHED and not kinds.isdisjoint(_CONTAINERS):
+        some = values[:: len(values) // _WEIGHED]
+        return sum(map(estimate_bytes, some)) * len(values) // len(some)
+    return sum(map(estimate_bytes, values))
+
+
 def place_fields(columns: Columns, layout: BatchLayout, arrays: Sequence[Array]) -> Columns:
     """Return columns with those of their block.
 
@@ -183,7 +221,7 @@ def place_fields(columns: Columns, layout: BatchLayout, arrays: Sequence[Array])
     """
     fields = list(columns.fields)
     for column, array in zip(layout.columns, arrays, strict=True):
-        fields[column.place] = FieldColumn(STACKED, array, column.tensor)
+        fields[column.place] = FieldColumn(STACKED, array, array.nbytes, column.tensor)
     return Columns(columns.kind, columns.keys, fields, columns.size)
 
 
@@ -272,19 +310,14 @@ def _merge_field(parts: Sequence[FieldColumn | None], order: RowOrder) -> FieldC
     if not columns:
         return None
     first = columns[0]
-    form = first.form
-    if form in (LISTED, LOOSE):
-        alike = all(column.form == form for column in columns)
-        if alike:
-            return FieldColumn(form, order.merge_lists([column.values for column in columns]))
-    else:
-        kind = form, first.tensor, first.values.dtype, first.values.shape[1:]
-        if all(
-            column.form == form and (form, column.tensor, column.values.dtype, column.values.shape[1:]) == kind
-            for column in columns
-        ):
-            return FieldColumn(form, order.merge_arrays([column.values for column in columns]), first.tensor)
-    return FieldColumn(LOOSE, order.merge_lists([column.listed() for column in columns]))
+    form, size_bytes = first.form, sum(column.size_bytes for column in columns)
+    alike = all(column.form == form for column in columns)
+    if alike and form in (LISTED, LOOSE):
+        return FieldColumn(form, order.merge_lists([column.values for column in columns]), size_bytes)
+    kinds = {(column.tensor, column.values.dtype, column.values.shape[1:]) for column in columns} if alike else ()
+    if len(kinds) == 1:
+        return FieldColumn(form, order.merge_arrays([each.values for each in columns]), size_bytes, first.tensor)
+    return FieldColumn(LOOSE, order.merge_lists([column.listed() for column in columns]), size_bytes)
 
 
 def infer_layout(columns: Columns, rows: int) -> BatchLayout | None:

@@ -38,6 +38,7 @@ _INLINE_BYTES = 1 << 16
 # bytes from here on are copied once on each side, and not through the stream of small values
 _LARGE_BYTES = 1 << 13
 _CONTAINERS = frozenset([dict, list, tuple])
+_BYTES = frozenset([bytes])
 # of a part that comes through the pipe: the first byte (no pickle's), the number of pieces; the size of each
 _PART = 0x50
 # of a credit: the first byte, window, block, eager, collating
@@ -178,15 +179,18 @@ def _expose_bytes(value: object, depth: int) -> object:
         value: a dictionary, list or tuple; anything else is returned as it is.
         depth: of the containers that are looked into.
     """
-    if type(value) is bytes:
-        return _LargeBytes(value) if len(value) >= _LARGE_BYTES else value
     if type(value) not in _CONTAINERS or not depth:
         return value
-    held = cast("Collection[object]", value.values() if isinstance(value, dict) else value)
+    held = cast("Collection[Any]", value.values() if isinstance(value, dict) else value)
     kinds = set(map(type, held))
-    if bytes not in kinds and (depth == 1 or kinds.isdisjoint(_CONTAINERS)):
+    if kinds == _BYTES and max(map(len, held)) < _LARGE_BYTES:
         return value
-    exposed = [_expose_bytes(each, depth - 1) for each in held]
+    inside = depth > 1 and not kinds.isdisjoint(_CONTAINERS)
+    if not inside and bytes not in kinds:
+        return value
+    exposed = [_LargeBytes(each) if type(each) is bytes and len(each) >= _LARGE_BYTES else each for each in held]
+    if inside:
+        exposed = [_expose_bytes(each, depth - 1) for each in exposed]
     if all(map(operator.is_, exposed, held)):
         return value
     if isinstance(value, dict):
@@ -226,9 +230,9 @@ def _pack_columns(columns: Columns) -> tuple[Any, ...]:
     fields = [
         None
         if column is None
-        else (column.form, _expose_bytes(column.values, 1))
+        else (column.form, _expose_bytes(column.values, 1), column.size_bytes)
         if column.form in (LISTED, LOOSE)
-        else (column.form, column.values.tobytes(), column.values.dtype.str)
+        else (column.form, column.values.tobytes(), column.size_bytes, column.values.dtype.str)
         for column in columns.fields
     ]
     return columns.kind, columns.keys, fields, columns.size, columns.placed
@@ -239,9 +243,9 @@ def _unpack_columns(packed: tuple[Any, ...]) -> Columns:
     return Columns(kind, keys, [None if field is None else _unpack_field(*field) for field in fields], size, placed)
 
 
-def _unpack_field(form: str, values: list[Any] | bytes, dtype: str = "") -> FieldColumn:
+def _unpack_field(form: str, values: list[Any] | bytes, size_bytes: int, dtype: str = "") -> FieldColumn:
     # a copy, since it becomes the consumer's
-    return FieldColumn(form, np.frombuffer(cast("bytes", values), dtype).copy() if dtype else values)
+    return FieldColumn(form, np.frombuffer(cast("bytes", values), dtype).copy() if dtype else values, size_bytes)
 
 
 def pack_credit(credit: WindowCredit) -> bytes:

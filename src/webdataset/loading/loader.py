@@ -18,6 +18,7 @@ from webdataset.core.tracebacks import trim_traceback
 from webdataset.flow.elastic_state import ReceivedState
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
 from webdataset.loading.batching import END, BatchMaker, BatchMark, iterate_samples
+from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.loader_checks import (
     EpochEnd,
     check_arguments,
@@ -28,7 +29,7 @@ from webdataset.loading.loader_checks import (
 from webdataset.loading.partition import ElasticAdapter, EpochStart, adapt_dataset
 from webdataset.loading.stats import LoaderStats
 from webdataset.loading.thread_workers import InlineWorkers, ThreadWorkers
-from webdataset.loading.windows import PublishBlock, WindowAssembler, WorkerPool, estimate_bytes
+from webdataset.loading.windows import PublishBlock, WindowAssembler, WorkerPool
 from webdataset.stages.base import Json
 
 Batch = TypeVar("Batch")
@@ -222,7 +223,7 @@ class Loader:
                 if self._windows is not None and not self._often():
                     self._windows.eager = False
                 stats.samples += mark.samples
-                stats.bytes += estimate_bytes(batch)
+                stats.bytes += estimate_bytes(batch) if mark.size_bytes is None else mark.size_bytes
                 yield batch
                 del batch
         except Exception:  # counted and raised again

@@ -21,7 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -252,10 +252,11 @@ def as_array(value: object) -> Array | None:
     return None
 
 
-# of one worker's part of the page
+# of one worker's part of the page, of a key and of a url there
 PAGE_BYTES = 1024
-# index, bytes of the key, bytes of the url
-_HEAD = struct.Struct("qHH")
+_KEY_BYTES, _URL_BYTES = 200, 800
+# index, bytes of the key, bytes of the url, the key; the url follows
+_HEAD = struct.Struct("qHH200s")
 
 
 class WorkerProgressPage:
@@ -270,6 +271,9 @@ class WorkerProgressPage:
 
     def __init__(self, memory: npt.NDArray[np.uint8], number: int) -> None:
         self._memory = memory.data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
+        # that stands there, as it was given
+        self._url: object = b""
+        self._url_bytes = 0
 
     def write(self, index: int, sample: object, reading: bytes) -> None:
         """Note a sample.
@@ -279,20 +283,22 @@ class WorkerProgressPage:
             sample: any; key and url are known where it is a dictionary that has them.
             reading: url of the shard, for other samples.
         """
-        key, url = b"", reading
+        key, url = b"", cast("object", reading)
         if type(sample) is dict:
-            key = str(sample.get("__key__", "")).encode("utf-8", "replace")[:200]
-            url = str(sample.get("__url__", "")).encode("utf-8", "replace") or reading
-        url = url[:800]
-        memory = self._memory
-        end = _HEAD.size + len(key) + len(url)
-        memory[_HEAD.size : end] = key + url
-        _HEAD.pack_into(memory, 0, index + 1, len(key), len(url))
+            key = str(sample.get("__key__", "")).encode("utf-8", "replace")[:_KEY_BYTES]
+            url = sample.get("__url__") or reading
+        if url is not self._url:
+            self._write_url(url)
+        _HEAD.pack_into(self._memory, 0, index + 1, len(key), self._url_bytes, key)
+
+    def _write_url(self, url: object) -> None:
+        shown = (url if isinstance(url, bytes) else str(url).encode("utf-8", "replace"))[:_URL_BYTES]
+        self._memory[_HEAD.size : _HEAD.size + len(shown)] = shown
+        self._url, self._url_bytes = url, len(shown)
 
     def load(self) -> tuple[int | None, str, str]:
         """Return index, key and url of the sample noted last; None and nothing before the first."""
-        index, key, url = _HEAD.unpack_from(self._memory, 0)
-        middle = _HEAD.size + key
-        shown = bytes(self._memory[_HEAD.size : middle]).decode("utf-8", "replace")
-        where = bytes(self._memory[middle : middle + url]).decode("utf-8", "replace")
+        index, count, url, key = _HEAD.unpack_from(self._memory, 0)
+        shown = key[:count].decode("utf-8", "replace")
+        where = bytes(self._memory[_HEAD.size : _HEAD.size + url]).decode("utf-8", "replace")
         return (index - 1 if index else None), shown, where

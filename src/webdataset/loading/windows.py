@@ -10,16 +10,24 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webdataset.core.errors import FlowError, WorkerDied
 from webdataset.core.logs import log
 from webdataset.flow.outcomes import StageOutcome
-from webdataset.loading.columns import Columns, RowOrder, infer_layout, merge_columns, place_fields, wrap_array
+from webdataset.loading.columns import (
+    Columns,
+    RowOrder,
+    estimate_bytes,
+    infer_layout,
+    merge_columns,
+    place_fields,
+    wrap_array,
+)
 from webdataset.loading.shared_memory import (
     Array,
     BatchLayout,
@@ -38,10 +46,8 @@ PublishBlock = Callable[[MemoryBlock, int], None]
 _SILENCE_SECONDS = 60.0
 # for workers to notice that an epoch was given up
 _PATIENCE_SECONDS = 5.0
-# one window of so many is weighed, and so many values of a long list
+# one window of so many is weighed
 _WEIGHED = 8
-_SIZED = frozenset([str, bytes, bytearray])
-_CONTAINERS = frozenset([dict, list, tuple])
 # in one epoch; samples that change their shape more often travel beside the batch
 _MOST_LAYOUTS = 8
 
@@ -410,8 +416,8 @@ class WindowAssembler:
         """Learn the layout from the first window, or from one whose samples have another."""
         columns = window.in_columns() if self._placing else None
         if self.layout is None and window.number % _WEIGHED == 0:
-            held = window.samples() if columns is None else (each.values for each in columns.fields if each is not None)
-            self.window_bytes = max(self.window_bytes, sum(map(estimate_bytes, held)))
+            found = sum(map(estimate_bytes, window.samples())) if columns is None else columns.size_bytes
+            self.window_bytes = max(self.window_bytes, found)
         if not self._placing or window.partly or not window.count or self._layouts >= _MOST_LAYOUTS:
             return
         layout = None if columns is None else infer_layout(columns, self.span)
@@ -432,35 +438,6 @@ class _ReturnedBlock(NamedTuple):
     window: int
     owner: BlockPool
     block: MemoryBlock
-
-
-def estimate_bytes(value: object) -> int:
-    """Return about how many bytes a value takes: its arrays, tensors, texts and bytes.
-
-    Of a long list of containers, some stand for all.
-    """
-    if isinstance(value, dict):
-        return sum(map(estimate_bytes, value.values()))
-    if isinstance(value, tuple | list):
-        return _estimate_sequence(value)
-    if isinstance(value, str | bytes | bytearray):
-        return len(value)
-    try:
-        size = getattr(value, "nbytes", None)
-    except RuntimeError:  # a sparse tensor
-        size = None
-    return size if isinstance(size, int) else 32
-
-
-def _estimate_sequence(values: Sequence[object]) -> int:
-    if len(values) > 2 * _WEIGHED:
-        kinds = set(map(type, values))
-        if kinds <= _SIZED:
-            return sum(map(len, cast("Sequence[bytes]", values)))
-        if not kinds.isdisjoint(_CONTAINERS):
-            some = values[:: len(values) // _WEIGHED]
-            return sum(map(estimate_bytes, some)) * len(values) // len(some)
-    return sum(map(estimate_bytes, values))
 
 
 def _first_row(part: WindowPart) -> int:

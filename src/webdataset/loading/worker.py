@@ -309,10 +309,12 @@ class WorkerLoop:
         stop = first + self.work.span
         indices: list[int] = []
         began = time.perf_counter()
-        placing = rows.layout is not None
-        with use_provider(rows.give if placing and rows.mode != OFF else None), self.notes.counting:
-            draw = self._place if placing else self._draw
-            following = draw(part, rows, indices, samples, stop)
+        if rows.layout is None:
+            with self.notes.counting:
+                following = self._draw(part, indices, samples, stop)
+        else:
+            with self.notes.counting, use_provider(rows.give if rows.mode != OFF else None):
+                following = self._place(part, rows, indices, samples, stop)
         part.rows = _name_rows(indices, first)
         part.over = part.over or following >= NEVER
         part.turns += len(indices)
@@ -320,7 +322,7 @@ class WorkerLoop:
             _collate_part(part, rows)
         self._working += time.perf_counter() - began
 
-    def _draw(self, part: WindowPart, _: WindowRows, indices: list[int], samples: Iterator[Any], stop: int) -> int:
+    def _draw(self, part: WindowPart, indices: list[int], samples: Iterator[Any], stop: int) -> int:
         """Draw samples as they are, up to an index; return the lowest index that the next one can have."""
         watch, skips, drops = self.work.watch, self.notes.skips, self.notes.drops
         index, beside = indices.append, part.beside.append

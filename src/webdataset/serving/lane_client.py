@@ -26,8 +26,8 @@ from webdataset.core.logs import log
 from webdataset.core.seeds import hash_seed
 from webdataset.flow.elastic_state import ReceivedState, check_same_dataset, check_state
 from webdataset.loading.batching import END, BatchMark
+from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.partition import EpochStart
-from webdataset.loading.windows import estimate_bytes
 from webdataset.serving.batch_format import decode_part, make_error
 from webdataset.serving.hedging import COMPARE_SECONDS, HedgeRule
 from webdataset.serving.lane_progress import HedgedPart, LaneItem, LaneOrder, LanePosition, compare_parts
