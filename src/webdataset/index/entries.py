@@ -9,6 +9,7 @@ Holds no payload, reads nothing.
 import dataclasses
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice
 from typing import NamedTuple, overload
 
 from webdataset.core.errors import NotRepresentable
@@ -73,14 +74,10 @@ class SampleEntries(Sequence[SampleEntry]):
         key = entry.key
         for name, member, offset, size in entry.fields:
             if member.startswith(key):
-                pair = name, member[len(key) :]
+                kind = self._kind(name, member[len(key) :])
             else:
-                pair = name, ""
+                kind = self._kind(name, "")
                 self._odd[len(self._kinds)] = member
-            kind = self._known.get(pair)
-            if kind is None:
-                kind = self._known[pair] = len(self._names)
-                self._names.append(pair)
             self._kinds.append(kind)
             self._offsets.append(offset)
             self._sizes.append(size)
@@ -88,6 +85,53 @@ class SampleEntries(Sequence[SampleEntry]):
         self._key_ends.append(len(self._keys))
         self._starts.append(entry.offset)
         self._field_ends.append(len(self._kinds))
+
+    def extend(
+        self,
+        keys: list[str],
+        starts: list[int],
+        shapes: list[tuple[str, ...]],
+        offsets: list[int],
+        sizes: list[int],
+        *,
+        skip: int,
+    ) -> None:
+        """Add entries whose members are called by key, dot and field.
+
+        Args:
+            keys: of the samples.
+            starts: where each begins, in bytes.
+            shapes: the names in each.
+            offsets: where the payloads start, of all samples one after another.
+            sizes: bytes of these payloads.
+            skip: names in front of each shape that are no fields.
+        """
+        rows, end = len(self._kinds), len(self._keys)
+        kinds = {shape: array("I", [self._kind(name, f".{name}") for name in shape[skip:]]) for shape in set(shapes)}
+        if len(kinds) == 1:
+            self._kinds += kinds[shapes[0]] * len(shapes)
+        else:
+            for shape in shapes:
+                self._kinds += kinds[shape]
+        self._offsets.extend(offsets)
+        self._sizes.extend(sizes)
+        joined = "".join(keys)
+        raw = joined.encode("utf-8", "surrogateescape")
+        plain = len(raw) == len(joined)
+        lengths = map(len, keys if plain else [key.encode("utf-8", "surrogateescape") for key in keys])
+        self._keys += raw
+        self._key_ends.extend(islice(accumulate(lengths, initial=end), 1, None))
+        self._starts.extend(starts)
+        self._field_ends.extend(islice(accumulate((len(shape) - skip for shape in shapes), initial=rows), 1, None))
+
+    def _kind(self, name: str, rest: str) -> int:
+        """Return the number of a field, and of what follows the key in the names of its members."""
+        pair = name, rest
+        kind = self._known.get(pair)
+        if kind is None:
+            kind = self._known[pair] = len(self._names)
+            self._names.append(pair)
+        return kind
 
     def __len__(self) -> int:
         """Return the number of samples."""
