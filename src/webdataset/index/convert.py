@@ -14,10 +14,12 @@ from typing import overload
 from webdataset.core.errors import FormatError, NoRandomAccess, StaleIndex, WebDatasetError
 from webdataset.index.build import IndexBuilder, walk_ranges
 from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
-from webdataset.index.formats import dali
+from webdataset.index.formats import binary, dali
 from webdataset.index.formats.files_json import SidecarRow
+from webdataset.index.formats.table import is_usual
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.sample_reader import Reading
+from webdataset.samples.shard_reader import check_end_mark
 from webdataset.storage.random_access import RandomAccess, open_ranges
 from webdataset.tar.header import BLOCK, REGULAR, parse_header
 from webdataset.tar.walker import MemberPosition
@@ -242,6 +244,39 @@ class OffsetEntries(Sequence[SampleEntry]):
     def start(self, index: int) -> int:
         """Return where one sample's first header starts, in bytes."""
         return self._offsets[index]
+
+
+def convert_binary(url: str, ranges: RandomAccess, found: binary.BinaryIndex, reading: Reading) -> ShardIndex:
+    """Return the index of a shard that a binary index describes.
+
+    Args:
+        url: the shard.
+        ranges: the shard.
+        found: what the file says.
+        reading: the rules of reading; where they may find other samples, the shard's headers are read.
+
+    Raises:
+        StaleIndex: the size, the end mark, the first or the last header are others.
+        TarError: the shard is damaged.
+    """
+    check_size(url, found.size_bytes, ranges)
+    end = found.end
+    rest = ranges.length - end
+    if rest < 0 or ranges.read_at(end, min(rest, _LONGEST_END)).strip(b"\0"):
+        raise stale_error(f"it says that members end at byte {end}, where the end mark is not", url=url, offset=end)
+    # a key that stands twice may be a sample in parts
+    if not found.distinct or not is_usual(reading):
+        return _walk_headers(url, ranges, reading)
+    if rest < BLOCK:
+        check_end_mark(url, end, chosen=reading.missing_end)
+    entries = found.entries
+    for ordinal in {0, len(entries) - 1} if len(entries) else ():
+        entry = entries[ordinal]
+        # a hard link leads to a member before it
+        for field in (entry.fields[:1] if ordinal == 0 else entry.fields[-1:]) if ordinal not in found.sparse else ():
+            if field.offset > entry.offset:
+                _check_header(url, ranges, field.member, field.offset, field.size)
+    return ShardIndex(url, ranges.length, end, entries, None, found.sparse, found.joins, found.hashes)
 
 
 def convert_offsets(url: str, ranges: RandomAccess, offsets: Sequence[int], reading: Reading) -> ShardIndex:

@@ -10,9 +10,9 @@ import dataclasses
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, Self, overload
 
-from webdataset.core.errors import NotRepresentable
+from webdataset.core.errors import BadIndex, NotRepresentable
 from webdataset.core.redaction import redact
 
 
@@ -46,6 +46,32 @@ class SampleEntry(NamedTuple):
     fields: tuple[FieldEntry, ...]
 
 
+class EntryColumns(NamedTuple):
+    """The entries of a shard, column by column; each may be an array or a part of a mapped file.
+
+    Args:
+        keys: all keys, one after another, in UTF-8.
+        key_ends: where each key ends.
+        starts: where each sample starts.
+        field_ends: number of fields up to the end of each sample.
+        offsets: where the payload of each field starts.
+        sizes: bytes of each field.
+        kinds: place of each field's name in ``names``.
+        names: a field, and what follows the key in the member's name.
+        odd: members whose names do not start with their key, by the number of the field.
+    """
+
+    keys: bytearray | memoryview
+    key_ends: Sequence[int]
+    starts: Sequence[int]
+    field_ends: Sequence[int]
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+    kinds: Sequence[int]
+    names: list[tuple[str, str]]
+    odd: dict[int, str]
+
+
 # half the time of a call of the class, once a field of a sample that is read
 _new = tuple.__new__
 
@@ -68,6 +94,45 @@ class SampleEntries(Sequence[SampleEntry]):
         self._odd: dict[int, str] = {}
         for entry in entries:
             self.append(entry)
+
+    @classmethod
+    def from_columns(cls, columns: EntryColumns) -> Self:
+        """Return entries that stand in columns already, and are not to grow."""
+        made = cls()
+        made._set_columns(columns)
+        return made
+
+    def columns(self) -> EntryColumns:
+        """Return the columns, which grow with the entries."""
+        return EntryColumns(
+            self._keys,
+            self._key_ends,
+            self._starts,
+            self._field_ends,
+            self._offsets,
+            self._sizes,
+            self._kinds,
+            self._names,
+            self._odd,
+        )
+
+    def _set_columns(self, columns: EntryColumns) -> None:
+        given: Any = columns
+        self._keys, self._key_ends, self._starts, self._field_ends, *rest = given
+        self._offsets, self._sizes, self._kinds, self._names, self._odd = rest
+
+    @property
+    def mapped(self) -> bool:
+        """Whether these are parts of a file."""
+        return isinstance(self._keys, memoryview)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel with copies of what is mapped."""
+        state = self.__dict__.copy()
+        for name, column in state.items():
+            if isinstance(column, memoryview):
+                state[name] = bytearray(column) if name == "_keys" else array(column.format, column.tobytes())
+        return state
 
     def append(self, entry: SampleEntry) -> None:
         """Add one entry at the end."""
@@ -154,25 +219,29 @@ class SampleEntries(Sequence[SampleEntry]):
             raise IndexError(f"there is no entry {index}: the index has {count}")
         ends, key_ends = self._field_ends, self._key_ends
         first, start = (ends[index - 1], key_ends[index - 1]) if index else (0, 0)
-        key = self._keys[start : key_ends[index]].decode("utf-8", "surrogateescape")
+        key = str(self._keys[start : key_ends[index]], "utf-8", "surrogateescape")
         names, kinds, offsets, sizes, odd = self._names, self._kinds, self._offsets, self._sizes, self._odd
         fields = []
-        for row in range(first, ends[index]):
-            name, rest = names[kinds[row]]
-            member = odd[row] if row in odd else key + rest
-            fields.append(_new(FieldEntry, (name, member, offsets[row], sizes[row])))
+        try:
+            for row in range(first, ends[index]):
+                name, rest = names[kinds[row]]
+                member = odd[row] if row in odd else key + rest
+                fields.append(_new(FieldEntry, (name, member, offsets[row], sizes[row])))
+        # a loop over the entries would take it for their end
+        except IndexError:
+            raise BadIndex(f"the index is damaged: sample {index} leads out of it") from None
         return _new(SampleEntry, (key, self._starts[index], tuple(fields)))
 
     def key(self, index: int) -> str:
         """Return the key of one sample, from 0 on."""
         start = self._key_ends[index - 1] if index else 0
-        return self._keys[start : self._key_ends[index]].decode("utf-8", "surrogateescape")
+        return str(self._keys[start : self._key_ends[index]], "utf-8", "surrogateescape")
 
     def keys(self) -> Iterator[str]:
         """Yield all keys, in order."""
         start = 0
         for stop in self._key_ends:
-            yield self._keys[start:stop].decode("utf-8", "surrogateescape")
+            yield str(self._keys[start:stop], "utf-8", "surrogateescape")
             start = stop
 
     def start(self, index: int) -> int:

@@ -1,0 +1,163 @@
+"""Reads and writes our own index of a shard, ``shard.wdsindex``: numbers as they stand in memory, so that it is mapped.
+
+``wdsindex``, the length of the head as uint64, the head in JSON, and then arrays, each at a multiple of 8 bytes: the ends
+of the keys, where samples start, the ends of their fields (uint64 a sample); where payloads start, their sizes (uint64
+a field), the kinds of the fields (uint32 a field: places in the head's list of names); the keys in UTF-8. Numbers are
+little-endian.
+
+Opening one reads the head alone, whatever the number of samples. Never believes the arrays: what they lead to is
+compared with the shard when a sample is read.
+"""
+
+import json
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from webdataset.core.errors import BadIndex
+from webdataset.index.entries import EntryColumns, SampleEntries, ShardIndex, refuse_unaddressable
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MAGIC: Final = b"wdsindex"
+_VERSION: Final = 1
+_LONGEST_HEAD: Final = 1 << 26
+_ALIGNMENT: Final = 8
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+class BinaryIndex(NamedTuple):
+    """What an index file says.
+
+    Args:
+        size_bytes: of the shard, or None.
+        end: where its end mark starts.
+        entries: its samples.
+        sparse: ordinals of samples with a sparse member.
+        joins: where further archives start.
+        hashes: digests of the shard.
+        distinct: whether no key stands twice.
+    """
+
+    size_bytes: int | None
+    end: int
+    entries: SampleEntries
+    sparse: frozenset[int]
+    joins: tuple[int, ...]
+    hashes: dict[str, str]
+    distinct: bool
+
+
+def index_name(url: str) -> str:
+    """Return the name of a shard's index: its own with ``.wdsindex`` in place of ``.tar``."""
+    return f"{url.removesuffix('.tar')}.wdsindex"
+
+
+def dumps(index: ShardIndex) -> bytes:
+    """Return the index file of a shard.
+
+    Raises:
+        NotRepresentable: the shard is compressed.
+    """
+    if index.compression is not None:
+        refuse_unaddressable(index, "a binary index")
+    entries = index.entries if isinstance(index.entries, SampleEntries) else SampleEntries(index.entries)
+    columns = entries.columns()
+    head = {
+        "version": _VERSION,
+        "size_bytes": index.size_bytes,
+        "end": index.end,
+        "samples": len(columns.starts),
+        "fields": len(columns.kinds),
+        "key_bytes": len(columns.keys),
+        "names": columns.names,
+        "odd": columns.odd,
+        "sparse": sorted(index.sparse),
+        "joins": index.joins,
+        "hashes": index.hashes,
+        "distinct": len(set(entries.keys())) == len(entries),
+    }
+    text = _pad(json.dumps(head, separators=(",", ":")).encode(), b" ")
+    pieces = [MAGIC, len(text).to_bytes(8, "little"), text]
+    for column in (columns.key_ends, columns.starts, columns.field_ends, columns.offsets, columns.sizes, columns.kinds):
+        pieces.append(_pad(_swap(array("I" if column is columns.kinds else "Q", column)).tobytes(), b"\0"))
+    pieces.append(bytes(columns.keys))
+    return b"".join(pieces)
+
+
+def loads(content: "Buffer", *, url: str | None = None) -> BinaryIndex:
+    """Read an index file; its arrays are not copied.
+
+    Args:
+        content: the file's bytes, or the file mapped.
+        url: of the file, for errors.
+
+    Raises:
+        BadIndex: not such a file.
+    """
+    view = memoryview(content).toreadonly()
+    start = len(MAGIC) + 8
+    length = int.from_bytes(view[len(MAGIC) : start], "little")
+    if view[: len(MAGIC)] != MAGIC or length > min(len(view) - start, _LONGEST_HEAD) or length % _ALIGNMENT:
+        raise BadIndex("this is no index of webdataset", url=url)
+    try:
+        head = json.loads(bytes(view[start : start + length]))
+        if head["version"] != _VERSION:
+            raise BadIndex(f"an index of version {head['version']}, and this library knows {_VERSION}", url=url)
+        return _parse(head, view[start + length :])
+    except _UNREADABLE as error:
+        if isinstance(error, BadIndex):
+            raise
+        raise BadIndex(f"the index is damaged: {error}", url=url) from error
+
+
+def _parse(head: dict[str, Any], arrays: memoryview) -> BinaryIndex:
+    samples, fields, key_bytes = (_count(head[name]) for name in ("samples", "fields", "key_bytes"))
+    widths = [8 * samples] * 3 + [8 * fields] * 2 + [4 * fields]
+    places = [0]
+    for width in widths:
+        places.append(places[-1] + width + -width % _ALIGNMENT)
+    if places[-1] + key_bytes != len(arrays):
+        raise ValueError(f"{places[-1] + key_bytes} bytes of numbers and keys are wanted, and there are {len(arrays)}")
+    numbers = [
+        _cast(arrays[place : place + width], "I" if number == 5 else "Q")
+        for number, (place, width) in enumerate(zip(places, widths, strict=False))
+    ]
+    names = [(str(name), str(rest)) for name, rest in head["names"]]
+    odd = {int(row): str(member) for row, member in head["odd"].items()}
+    columns = EntryColumns(arrays[places[-1] :], *numbers, names, odd)
+    size_bytes = head["size_bytes"]
+    return BinaryIndex(
+        size_bytes if size_bytes is None else _count(size_bytes),
+        _count(head["end"]),
+        SampleEntries.from_columns(columns),
+        frozenset(map(_count, head["sparse"])),
+        tuple(map(_count, head["joins"])),
+        {str(name): str(digits) for name, digits in head["hashes"].items()},
+        head["distinct"] is True,
+    )
+
+
+def _count(number: object) -> int:
+    if type(number) is not int or not 0 <= number < 1 << 63:
+        raise ValueError(f"{number!r} is no number of bytes or samples")
+    return number
+
+
+def _pad(content: bytes, filling: bytes) -> bytes:
+    return content + filling * (-len(content) % _ALIGNMENT)
+
+
+def _cast(content: memoryview, kind: str) -> Sequence[int]:
+    if sys.byteorder == "little":
+        return content.cast(kind)
+    return _swap(array(kind, content.tobytes()))
+
+
+def _swap(numbers: "array[int]") -> "array[int]":
+    """Return numbers in the other order of bytes where this machine is big-endian."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
