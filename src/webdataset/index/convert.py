@@ -101,18 +101,19 @@ def _walk_headers(url: str, ranges: RandomAccess, reading: Reading) -> ShardInde
     return index
 
 
-def _check_header(url: str, ranges: RandomAccess, name: str | None, offset: int, size: int) -> None:
+def _check_header(url: str, ranges: RandomAccess, name: str | None, offset: int, size: int | None) -> None:
     """Look at the header before a payload; where the name may stand in an extended header, it proves the size alone."""
     block = ranges.read_at(offset - BLOCK, BLOCK) if offset >= BLOCK else b""
     try:
         found = parse_header(block, offset - BLOCK) if len(block) == BLOCK and block.strip(b"\0") else None
     except FormatError:
         found = None
-    right = found is not None and found.kind in REGULAR and found.size == size
+    right = found is not None and found.kind in REGULAR and size in (None, found.size)
     if right and name is not None and len(name) < 100 and name.isascii():
         right = found is not None and found.name == name.encode()
     if not right:
-        raise stale_error(f"no member {name!r} of {size} bytes stands at byte {offset}", url=url, offset=offset)
+        wanted = "no member" if name is None or size is None else f"no member {name!r} of {size} bytes"
+        raise stale_error(f"{wanted} stands at byte {offset}", url=url, offset=offset)
 
 
 def convert_dali(
@@ -271,11 +272,11 @@ def convert_binary(url: str, ranges: RandomAccess, found: binary.BinaryIndex, re
         check_end_mark(url, end, chosen=reading.missing_end)
     entries = found.entries
     for ordinal in {0, len(entries) - 1} if len(entries) else ():
-        entry = entries[ordinal]
-        # a hard link leads to a member before it
+        entry = entries.peek(ordinal)
+        # a hard link leads to a member before it; an extended header may name another size
         for field in (entry.fields[:1] if ordinal == 0 else entry.fields[-1:]) if ordinal not in found.sparse else ():
             if field.offset > entry.offset:
-                _check_header(url, ranges, field.member, field.offset, field.size)
+                _check_header(url, ranges, None, field.offset, None)
     return ShardIndex(url, ranges.length, end, entries, None, found.sparse, found.joins, found.hashes)
 
 

@@ -8,7 +8,7 @@ Holds no payload, reads nothing.
 
 import dataclasses
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from typing import Any, NamedTuple, Self, overload
 
@@ -92,18 +92,36 @@ class SampleEntries(Sequence[SampleEntry]):
         self._known: dict[tuple[str, str], int] = {}
         # members whose names do not start with their key
         self._odd: dict[int, str] = {}
+        self._unverified: Callable[[], None] | None = None
         for entry in entries:
             self.append(entry)
 
     @classmethod
-    def from_columns(cls, columns: EntryColumns) -> Self:
-        """Return entries that stand in columns already, and are not to grow."""
+    def from_columns(cls, columns: EntryColumns, verify: Callable[[], None]) -> Self:
+        """Return entries that stand in columns already, and are not to grow.
+
+        Args:
+            columns: the columns.
+            verify: called before the first of them is used for more than its length; raises where they are damaged.
+        """
         made = cls()
         made._set_columns(columns)
+        made._unverified = verify
         return made
 
+    def verify(self) -> None:
+        """Compare columns that come from a file with their checksum, once.
+
+        Raises:
+            BadIndex: they are damaged.
+        """
+        if self._unverified is not None:
+            self._unverified()
+            self._unverified = None
+
     def columns(self) -> EntryColumns:
-        """Return the columns, which grow with the entries."""
+        """Return the columns, which grow with the entries; raises as :meth:`verify`."""
+        self.verify()
         return EntryColumns(
             self._keys,
             self._key_ends,
@@ -128,6 +146,7 @@ class SampleEntries(Sequence[SampleEntry]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel with copies of what is mapped."""
+        self.verify()
         state = self.__dict__.copy()
         for name, column in state.items():
             if isinstance(column, memoryview):
@@ -212,6 +231,12 @@ class SampleEntries(Sequence[SampleEntry]):
         """Return one entry, or a list of them."""
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
+        if self._unverified is not None:
+            self.verify()
+        return self.peek(index)
+
+    def peek(self, index: int) -> SampleEntry:
+        """Return one entry, which may be damaged: its columns are not verified."""
         count = len(self._starts)
         if index < 0:
             index += count
@@ -234,11 +259,13 @@ class SampleEntries(Sequence[SampleEntry]):
 
     def key(self, index: int) -> str:
         """Return the key of one sample, from 0 on."""
+        self.verify()
         start = self._key_ends[index - 1] if index else 0
         return str(self._keys[start : self._key_ends[index]], "utf-8", "surrogateescape")
 
     def keys(self) -> Iterator[str]:
         """Yield all keys, in order."""
+        self.verify()
         start = 0
         for stop in self._key_ends:
             yield str(self._keys[start:stop], "utf-8", "surrogateescape")
@@ -246,6 +273,7 @@ class SampleEntries(Sequence[SampleEntry]):
 
     def start(self, index: int) -> int:
         """Return where one sample's first header starts, in bytes."""
+        self.verify()
         return self._starts[index]
 
     def __eq__(self, other: object) -> bool:

@@ -286,9 +286,9 @@ class IndexedShard:
 
     Args:
         url: a local path, or an http(s) url on a server that knows ranges.
-        index: None looks for an index beside the shard (``X.wdsindex``, ``X.json``, ``X.idx``, ``X.tar.idx``) and else
-            reads the shard's headers; False always reads them; a :class:`ShardIndex`; or the name of an index file. A DALI index
-            that is named here may list a part of the samples, in any order, and is kept to.
+        index: None looks for an index beside the shard (``X.wdsindex``, ``X.json``, ``X.idx``, ``X.tar.idx``) and
+            else reads the shard's headers; False always reads them; a :class:`ShardIndex`; or the name of an index
+            file. A DALI index that is named here may list a part of the samples, in any order, and is kept to.
         decode: how to decode samples: a spec such as ``"rgb"`` or ``"pil"``, ``True`` for the basic decoders alone, a
             list of specs and functions, or a function of the sample; None gives bytes.
         reading: the rules of reading.
@@ -353,9 +353,6 @@ class IndexedShard:
                     self._index = dataclasses.replace(index, url=self.url)
                 elif isinstance(self._index.entries, OffsetEntries):
                     self._index.entries.ranges = self._ranges
-                usual = self._reading.rename_files is None
-                self._small = small = SmallSampleReader.open(self._index, self._ranges) if usual else None
-                self.quick = small.read if small is not None and self.decode is None else None
             except WebDatasetError as error:
                 raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
             return self._ranges
@@ -434,9 +431,14 @@ class IndexedShard:
         if not 0 <= place < count:
             raise NoSuchSample(f"there is no sample {ordinal}: the shard has {count}", url=self.url)
         try:
-            return fetch_sample(index, place, self._ranges or self._open(), self._reading, fields)
+            ranges = self._ranges or self._open()
+            sample = fetch_sample(index, place, ranges, self._reading, fields)
         except WebDatasetError as error:
             raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
+        if self._small is None and self._reading.rename_files is None and ranges is self._ranges:
+            self._small = small = SmallSampleReader.open(index, ranges)
+            self.quick = small.read if small is not None and self.decode is None else None
+        return sample
 
     @overload
     def by_key(self, key: str, *, all: Literal[False] = False) -> Sample: ...

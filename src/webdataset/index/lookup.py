@@ -86,7 +86,13 @@ def _candidates(url: str) -> list[str]:
     """Return the names that indexes of a shard have; none for urls that carry a query."""
     if "?" in url and local_path(url) is None:
         return []
-    names = [binary.index_name(url), files_json.index_name(url), dali.index_name(url), energon.index_name(url), dali.tool_name(url)]
+    names = [
+        binary.index_name(url),
+        files_json.index_name(url),
+        dali.index_name(url),
+        energon.index_name(url),
+        dali.tool_name(url),
+    ]
     return [name for place, name in enumerate(names) if name != url and name not in names[:place]]
 
 

@@ -1,8 +1,8 @@
 """Reads a sample of small plain members of a local file by its number: one positioned read, straight from the columns.
 
-Theory. A header proves its member: checksum, name, kind and size are compared with the index at each read. Here that is
-done for the plainest form of a header alone, and the file must be as old and as large as it was when it was opened, after
-the read. Anything else, whatever it is, is no error here: the caller reads the sample in the way that judges.
+Theory. A header proves its member: checksum, name, kind and size are compared with the index at each read. Here that
+is done for the plainest form of a header alone, and after the read the file must be as old and as large as it was when
+it was opened. Anything else is no error here: the caller reads the sample in the way that judges.
 """
 
 import os
@@ -48,7 +48,7 @@ class SmallSampleReader:
         fits = isinstance(entries, SampleEntries) and isinstance(ranges, LocalRanges) and _pread is not None
         return cls(index, entries, ranges) if fits and not entries.columns().odd else None  # type: ignore[arg-type]
 
-    def read(self, ordinal: int) -> Sample | None:  # noqa: C901  hot path
+    def read(self, ordinal: int) -> Sample | None:
         """Return a sample; None where anything about it is unusual.
 
         Args:

@@ -1,19 +1,20 @@
 """Reads and writes our own index of a shard, ``shard.wdsindex``: numbers as they stand in memory, so that it is mapped.
 
-``wdsindex``, the length of the head as uint64, the head in JSON, and then arrays, each at a multiple of 8 bytes: the ends
-of the keys, where samples start, the ends of their fields (uint64 a sample); where payloads start, their sizes (uint64
-a field), the kinds of the fields (uint32 a field: places in the head's list of names); the keys in UTF-8. Numbers are
-little-endian.
+It holds ``wdsindex``, the length of the head and the CRC-32 of all that follows as uint64, the head in JSON, and then
+arrays, each at a multiple of 8 bytes: the ends of the keys, where samples start, the ends of their fields (uint64 a
+sample); where payloads start, their sizes (uint64 a field), the kinds of the fields (uint32 a field: places in the
+head's list of names); the keys in UTF-8. Numbers are little-endian.
 
-Opening one reads the head alone, whatever the number of samples. Never believes the arrays: what they lead to is
-compared with the shard when a sample is read.
+Opening one reads the head alone, whatever the number of samples; the checksum is compared before the first entry is
+used. Never believes the arrays: what they lead to is compared with the shard when a sample is read.
 """
 
 import json
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 from webdataset.core.errors import BadIndex
 from webdataset.index.entries import EntryColumns, SampleEntries, ShardIndex, refuse_unaddressable
@@ -80,11 +81,10 @@ def dumps(index: ShardIndex) -> bytes:
         "distinct": len(set(entries.keys())) == len(entries),
     }
     text = _pad(json.dumps(head, separators=(",", ":")).encode(), b" ")
-    pieces = [MAGIC, len(text).to_bytes(8, "little"), text]
-    for column in (columns.key_ends, columns.starts, columns.field_ends, columns.offsets, columns.sizes, columns.kinds):
-        pieces.append(_pad(_swap(array("I" if column is columns.kinds else "Q", column)).tobytes(), b"\0"))
-    pieces.append(bytes(columns.keys))
-    return b"".join(pieces)
+    wide = (columns.key_ends, columns.starts, columns.field_ends, columns.offsets, columns.sizes)
+    arrays = [*(array("Q", column) for column in wide), array("I", columns.kinds)]
+    content = b"".join((text, *(_pad(_swap(column).tobytes(), b"\0") for column in arrays), columns.keys))
+    return MAGIC + b"".join(number.to_bytes(8, "little") for number in (len(text), crc32(content))) + content
 
 
 def loads(content: "Buffer", *, url: str | None = None) -> BinaryIndex:
@@ -98,22 +98,27 @@ def loads(content: "Buffer", *, url: str | None = None) -> BinaryIndex:
         BadIndex: not such a file.
     """
     view = memoryview(content).toreadonly()
-    start = len(MAGIC) + 8
-    length = int.from_bytes(view[len(MAGIC) : start], "little")
-    if view[: len(MAGIC)] != MAGIC or length > min(len(view) - start, _LONGEST_HEAD) or length % _ALIGNMENT:
+    length, expected = (int.from_bytes(view[place : place + 8], "little") for place in (len(MAGIC), len(MAGIC) + 8))
+    rest = view[len(MAGIC) + 16 :]
+    if view[: len(MAGIC)] != MAGIC or length > min(len(rest), _LONGEST_HEAD) or length % _ALIGNMENT:
         raise BadIndex("this is no index of webdataset", url=url)
+
+    def verify() -> None:
+        if crc32(rest) != expected:
+            raise BadIndex("the index is damaged, by its checksum: write it again", url=url)
+
     try:
-        head = json.loads(bytes(view[start : start + length]))
+        head = json.loads(bytes(rest[:length]))
         if head["version"] != _VERSION:
             raise BadIndex(f"an index of version {head['version']}, and this library knows {_VERSION}", url=url)
-        return _parse(head, view[start + length :])
+        return _parse(head, rest[length:], verify)
     except _UNREADABLE as error:
         if isinstance(error, BadIndex):
             raise
         raise BadIndex(f"the index is damaged: {error}", url=url) from error
 
 
-def _parse(head: dict[str, Any], arrays: memoryview) -> BinaryIndex:
+def _parse(head: dict[str, Any], arrays: memoryview, verify: Callable[[], None]) -> BinaryIndex:
     samples, fields, key_bytes = (_count(head[name]) for name in ("samples", "fields", "key_bytes"))
     widths = [8 * samples] * 3 + [8 * fields] * 2 + [4 * fields]
     places = [0]
@@ -132,7 +137,7 @@ def _parse(head: dict[str, Any], arrays: memoryview) -> BinaryIndex:
     return BinaryIndex(
         size_bytes if size_bytes is None else _count(size_bytes),
         _count(head["end"]),
-        SampleEntries.from_columns(columns),
+        SampleEntries.from_columns(columns, verify),
         frozenset(map(_count, head["sparse"])),
         tuple(map(_count, head["joins"])),
         {str(name): str(digits) for name, digits in head["hashes"].items()},

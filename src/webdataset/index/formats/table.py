@@ -1,7 +1,7 @@
 """The index formats by name, and what each of them needs.
 
-``binary``, ``dali``, ``energon`` and ``files`` are one file a shard; ``wids`` is one file for a list of shards; ``energon`` has a
-folder for the dataset besides. Never lets an index replace a file that is none.
+``binary``, ``dali``, ``energon`` and ``files`` are one file a shard; ``wids`` is one file for a list of shards;
+``energon`` has a folder for the dataset besides. Never lets an index replace a file that is none.
 """
 
 import os
