@@ -19,12 +19,26 @@ import threading
 import types
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import webdataset as wds
-from support.archive_fuzz import Case, damage, draw_case, draw_rules, list_headers, open_case, play, write_archive
+from support.archive_fuzz import (
+    NOT_READING,
+    SIZES,
+    Case,
+    damage,
+    describe,
+    draw_case,
+    draw_rules,
+    list_headers,
+    open_case,
+    play,
+    write_archive,
+)
 from webdataset.core.errors import ShardChanged, WebDatasetError
+from webdataset.index.build import IndexBuilder
 from webdataset.samples import native_core
 from webdataset.samples.address import Address
 from webdataset.samples.sample_reader import Position, Reading, read_samples
@@ -191,6 +205,87 @@ def test_file_that_gives_less_than_is_asked(pieces):
     assert len(taken) > 5 or pieces == 1000
     for number, each in enumerate([*taken, sample]):
         assert (each["__key__"], each["jpg"]) == (f"{number:04d}", bytes([number]) * (20_000 + number))
+
+
+def play_index(case, *, native):
+    """Everything that is seen of an index that is built from chunks."""
+    os.environ["WDS_NATIVE"] = "1" if native else "0"
+    seen: list[Any] = []
+    content = case.content
+
+    def handler(error):
+        seen.append(("asked", describe(error)))
+        return case.rules["continues"]
+
+    rules = {name: value for name, value in case.rules.items() if name not in NOT_READING}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        builder = IndexBuilder("s.tar", Reading(handler=handler, **rules), lambda: read_anywhere(content))
+        try:
+            for offset, piece in draw_pieces(content, random.Random(case.seed), case.sizes, builder.walk):
+                builder.feed(piece, offset)
+            index = builder.finish(len(content), stored=len(content))
+            seen.append((index.end, index.sparse, index.joins, list(index.entries), list(builder.entries.keys())))
+        except WebDatasetError as error:
+            # one that is met earlier comes before the warnings at the end
+            return seen, [describe(error)]
+    return seen, [str(each.message) for each in caught]
+
+
+def read_anywhere(content):
+    """What hard links are looked up with."""
+    return lambda offset, size: content[offset : offset + size]
+
+
+def draw_pieces(content, rng, sizes, walk):
+    """Where pieces start, and the pieces: all bytes, or those that are wanted and some more."""
+    place = 0
+    jumps = rng.random() < 0.5
+    while place < len(content):
+        size = rng.choice(sizes or [64 * 1024])
+        if jumps:
+            place, least = walk.wants
+            size = max(size, least)
+        yield place, content[place : place + size]
+        place += size
+
+
+@needs_core
+@pytest.mark.parametrize("part", range(5))
+def test_random_indexes(part):
+    """An index built with the core is the one that is built header by header: entries, end, errors and warnings."""
+    for number in range(CASES // 5):
+        seed = f"index.{part}.{number}"
+        rng = random.Random(seed)
+        content = write_archive(rng)
+        for _ in range(rng.choice([0, 0, 1, 1, 2, 3])):
+            content = damage(rng, content)
+        case = Case(seed, content, rng.choice(SIZES), draw_rules(rng, content))
+        assert play_index(case, native=True) == play_index(case, native=False), (seed, case.sizes, case.rules)
+
+
+@needs_core
+@pytest.mark.parametrize("fields", [1, 3])
+def test_most_samples_of_an_index_are_taken_by_the_core(fields, monkeypatch):
+    """Of small plain members nearly all are located without reading their headers in Python; of large ones none."""
+    monkeypatch.setenv("WDS_NATIVE", "1")
+    seen = []
+    add = IndexBuilder._add
+    monkeypatch.setattr(
+        IndexBuilder, "_add", lambda self, samples, starts: (seen.extend(samples), add(self, samples, starts))
+    )
+    for size, most in ((20, 300), (9000, 400)):
+        seen.clear()
+        out = io.BytesIO()
+        with wds.TarWriter(out) as sink:
+            for number in range(2000 if size == 20 else 300):
+                sink.write({"__key__": f"{number:05d}", **{f"f{field}": "x" * size for field in range(fields)}})
+        content = out.getvalue()
+        builder = IndexBuilder("s.tar", Reading())
+        for offset in range(0, len(content), 1 << 16):
+            builder.feed(content[offset : offset + (1 << 16)], offset)
+        assert len(builder.finish(len(content), stored=len(content))) == (2000 if size == 20 else 300)
+        assert len(seen) < most if size == 20 else len(seen) > 250
 
 
 @needs_core

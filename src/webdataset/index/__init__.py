@@ -1,7 +1,8 @@
 """Layer 5: where samples lie in shards: index files, read and written, and random access by them.
 
 * ``entries``: ShardIndex, the entries of one shard
-* ``build``: a shard to its index; ``publish``: index files beside shards, or made while shards are read
+* ``build``: a shard to its index; ``plain_members``: small members by the native core
+* ``publish``: index files beside shards, or made while shards are read
 * ``lookup``: the index and the sample counts beside a shard; ``convert``: indexes of other tools to ours
 * ``indexed_shard``, ``indexed_dataset``: samples by number and by key
 * ``formats``: DALI, Energon, files-JSON; ``wids``: the published ``wids``

@@ -20,6 +20,7 @@ from typing import Any, Final
 from webdataset.core.error_handlers import Handler, reraise_exception, with_location
 from webdataset.core.errors import NoRandomAccess, UsageError, WebDatasetError
 from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
+from webdataset.index.plain_members import NativeWalker, PlainRun
 from webdataset.samples.links import LinkResolver, ReadAt, open_random_access
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import check_end_mark, warn_trailing, warn_unusual_join
@@ -31,7 +32,7 @@ from webdataset.storage.random_access import LocalRanges, RandomAccess, open_ran
 from webdataset.storage.streams import Stream
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.member_assembly import PayloadlessMember
-from webdataset.tar.walker import MemberPosition, TarWalker
+from webdataset.tar.walker import MemberPosition
 
 
 class IndexBuilder:
@@ -50,7 +51,6 @@ class IndexBuilder:
     def __init__(self, url: str, reading: Reading, source: Callable[[], ReadAt | None] = lambda: None) -> None:
         self.url = url
         self.reading = reading
-        self.walk = TarWalker(reading.admit(), reading.limits)
         self.entries = SampleEntries()
         self.quiet = False
         self.sparse: set[int] = set()
@@ -59,10 +59,11 @@ class IndexBuilder:
         self.links = LinkResolver(url, reading.limits, source, reading.rename_files, places=True)
         self._grouper = reading.grouper()
         self._grouper.open({"__url__": url})
+        self.walk = NativeWalker(reading.admit(), reading.limits, self._grouper)
         self.finished = track_keys(url, reading, self._grouper)
 
-    def feed(self, chunk: bytes, offset: int) -> list[MemberPosition]:
-        """Take some bytes of the tar stream, and return the members found in them.
+    def feed(self, chunk: bytes, offset: int) -> list[int]:
+        """Take some bytes of the tar stream, and return the sizes of the members found in them, or of the largest.
 
         Args:
             chunk: the bytes; payloads may be left out.
@@ -73,6 +74,7 @@ class IndexBuilder:
             DuplicateField: a field stands twice in a sample, and ``reading`` calls that an error.
             SplitSample: the members of a sample do not stand next to each other, and ``reading`` calls that an error.
         """
+        largest = self._feed_run(chunk, offset) if self.walk.may_take(chunk, offset) else 0
         places = self.walk.walk(chunk, offset)
         ready = self._held + places
         payloadless = [entry._replace(place=entry.place + len(self._held)) for entry in self.walk.payloadless]
@@ -82,7 +84,36 @@ class IndexBuilder:
         self.group(ready[: len(ready) - len(self._held)], payloadless)
         if self.walk.error is not None:
             raise self._explain_error(self.walk.error)
-        return places
+        return [largest, *(place.size for place in places)]
+
+    def _feed_run(self, chunk: bytes, offset: int) -> int:
+        """Take a run of plain members, if there is one; return the size of the largest."""
+        # bytes come after it
+        held, self._held = self._held, []
+        self.group(held)
+        run = self.walk.take_run(chunk, offset)
+        if run is None:
+            return 0
+        if run.continued is not None:
+            self._add([run.continued[0]], [run.continued[1]])
+        if run.samples:
+            self._add_run(run)
+        return run.largest
+
+    def _add_run(self, run: PlainRun) -> None:
+        """Add samples whose fields are located already."""
+        keys, skip = [sample["__key__"] for sample in run.samples], len(self._grouper.stamped)
+        parts = self._judge(run.samples, run.starts)
+        if not parts:
+            self.entries.extend(keys, run.starts, run.shapes, run.offsets, run.sizes, skip=skip)
+            return
+        row = 0
+        for index, shape in enumerate(run.shapes):
+            stop = row + len(shape) - skip
+            if index not in parts:
+                places = run.offsets[row:stop], run.sizes[row:stop]
+                self.entries.extend([keys[index]], [run.starts[index]], [shape], *places, skip=skip)
+            row = stop
 
     def group(self, places: list[MemberPosition], payloadless: Sequence[PayloadlessMember] = ()) -> None:
         """Take the next members.
@@ -96,21 +127,30 @@ class IndexBuilder:
 
     def _group(self, members: list[Any]) -> None:
         grouper = self._grouper
-        self._add(grouper.add(members))
+        self._add(grouper.add(members), grouper.offsets)
         while grouper.fault is not None:
             fault = grouper.fault
             if not self.reading.handler(fault):
                 raise fault
-            self._add(grouper.add(members, grouper.taken))
+            self._add(grouper.add(members, grouper.taken), grouper.offsets)
 
-    def _add(self, samples: list[dict[str, Any]]) -> None:
+    def _judge(self, samples: list[dict[str, Any]], offsets: list[int]) -> set[int]:
+        """Return which samples are parts of others and are left out.
+
+        Raises:
+            SplitSample: the first that the handler does not step over.
+        """
         parts = set()
         if self.finished is not None and samples:
-            for index, part in self.finished.add(samples, self._grouper.offsets):
+            for index, part in self.finished.add(samples, offsets):
                 if not self.reading.handler(part):
                     raise part
                 parts.add(index)
-        for index, (sample, offset) in enumerate(zip(samples, self._grouper.offsets, strict=True)):
+        return parts
+
+    def _add(self, samples: list[dict[str, Any]], offsets: list[int]) -> None:
+        parts = self._judge(samples, offsets)
+        for index, (sample, offset) in enumerate(zip(samples, offsets, strict=True)):
             if index in parts:
                 continue
             fields = []
@@ -172,7 +212,7 @@ class IndexBuilder:
             done: list[dict[str, Any]] = []
             self._grouper.offsets = []
             self._grouper.announce(place.name, done)
-            self._add(done)
+            self._add(done, self._grouper.offsets)
 
     def close(
         self, end: int, *, stored: int | None, compression: str | None = None, hashes: dict[str, str] | None = None
@@ -186,7 +226,8 @@ class IndexBuilder:
             hashes: digests of the shard as it is stored.
         """
         self.group(self._held)
-        self._add(self._grouper.close())
+        done = self._grouper.close()
+        self._add(done, self._grouper.offsets)
         if self.finished is not None:
             self.finished.tell()
         return ShardIndex(
@@ -306,11 +347,11 @@ class RangeWalk:
             return False
         behind = offset + len(chunk)
         self.length = max(behind, ranges.length) if len(chunk) >= least else min(behind, ranges.length)
-        places = self.builder.feed(chunk, offset)
+        sizes = self.builder.feed(chunk, offset)
         if len(chunk) < least or behind >= ranges.length or wants.wants[0] >= ranges.length:
             return False
         walked = wants.wants[0] - offset
-        large = sum(place.size for place in places if place.size > latency)
+        large = sum(size for size in sizes if size > latency)
         jumps = self._size <= _SMALL and wants.wants[0] - behind > latency
         self._size = _SMALL if jumps or large * 2 > walked else min(self._size * 2, _LARGEST)
         return True

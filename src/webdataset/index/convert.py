@@ -14,10 +14,12 @@ from typing import overload
 from webdataset.core.errors import FormatError, NoRandomAccess, StaleIndex, WebDatasetError
 from webdataset.index.build import IndexBuilder, walk_ranges
 from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
-from webdataset.index.formats import dali
+from webdataset.index.formats import binary, dali
 from webdataset.index.formats.files_json import SidecarRow
+from webdataset.index.formats.table import is_usual
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.sample_reader import Reading
+from webdataset.samples.shard_reader import check_end_mark
 from webdataset.storage.random_access import RandomAccess, open_ranges
 from webdataset.tar.header import BLOCK, REGULAR, parse_header
 from webdataset.tar.walker import MemberPosition
@@ -99,18 +101,19 @@ def _walk_headers(url: str, ranges: RandomAccess, reading: Reading) -> ShardInde
     return index
 
 
-def _check_header(url: str, ranges: RandomAccess, name: str | None, offset: int, size: int) -> None:
+def _check_header(url: str, ranges: RandomAccess, name: str | None, offset: int, size: int | None) -> None:
     """Look at the header before a payload; where the name may stand in an extended header, it proves the size alone."""
     block = ranges.read_at(offset - BLOCK, BLOCK) if offset >= BLOCK else b""
     try:
         found = parse_header(block, offset - BLOCK) if len(block) == BLOCK and block.strip(b"\0") else None
     except FormatError:
         found = None
-    right = found is not None and found.kind in REGULAR and found.size == size
+    right = found is not None and found.kind in REGULAR and size in (None, found.size)
     if right and name is not None and len(name) < 100 and name.isascii():
         right = found is not None and found.name == name.encode()
     if not right:
-        raise stale_error(f"no member {name!r} of {size} bytes stands at byte {offset}", url=url, offset=offset)
+        wanted = "no member" if name is None or size is None else f"no member {name!r} of {size} bytes"
+        raise stale_error(f"{wanted} stands at byte {offset}", url=url, offset=offset)
 
 
 def convert_dali(
@@ -242,6 +245,39 @@ class OffsetEntries(Sequence[SampleEntry]):
     def start(self, index: int) -> int:
         """Return where one sample's first header starts, in bytes."""
         return self._offsets[index]
+
+
+def convert_binary(url: str, ranges: RandomAccess, found: binary.BinaryIndex, reading: Reading) -> ShardIndex:
+    """Return the index of a shard that a binary index describes.
+
+    Args:
+        url: the shard.
+        ranges: the shard.
+        found: what the file says.
+        reading: the rules of reading; where they may find other samples, the shard's headers are read.
+
+    Raises:
+        StaleIndex: the size, the end mark, the first or the last header are others.
+        TarError: the shard is damaged.
+    """
+    check_size(url, found.size_bytes, ranges)
+    end = found.end
+    rest = ranges.length - end
+    if rest < 0 or ranges.read_at(end, min(rest, _LONGEST_END)).strip(b"\0"):
+        raise stale_error(f"it says that members end at byte {end}, where the end mark is not", url=url, offset=end)
+    # a key that stands twice may be a sample in parts
+    if not found.distinct or not is_usual(reading):
+        return _walk_headers(url, ranges, reading)
+    if rest < BLOCK:
+        check_end_mark(url, end, chosen=reading.missing_end)
+    entries = found.entries
+    for ordinal in {0, len(entries) - 1} if len(entries) else ():
+        entry = entries.peek(ordinal)
+        # a hard link leads to a member before it; an extended header may name another size
+        for field in (entry.fields[:1] if ordinal == 0 else entry.fields[-1:]) if ordinal not in found.sparse else ():
+            if field.offset > entry.offset:
+                _check_header(url, ranges, None, field.offset, None)
+    return ShardIndex(url, ranges.length, end, entries, None, found.sparse, found.joins, found.hashes)
 
 
 def convert_offsets(url: str, ranges: RandomAccess, offsets: Sequence[int], reading: Reading) -> ShardIndex:

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any, Literal, Self, overload
 
-from webdataset.core.errors import NoShards, NoSuchSample, StaleIndex, UsageError
+from webdataset.core.errors import NoShards, NoSuchSample, StaleIndex, UsageError, WebDatasetError
 from webdataset.core.fork_safety import ForkSafeLock
-from webdataset.core.tracebacks import TrimmedTracebacks
+from webdataset.core.tracebacks import trim_traceback
 from webdataset.index.build import shard_urls
 from webdataset.index.entries import ShardIndex
 from webdataset.index.indexed_shard import Decode, IndexedShard, group_ordinals
@@ -88,7 +88,9 @@ class IndexedDataset:
     def _count(self, place: int) -> int:
         shard = self.shards[place]
         count = len(shard)
-        shard.close()
+        # one that stays open has its headers verified
+        if len(self.shards) > self._most:
+            shard.close()
         return count
 
     def __len__(self) -> int:
@@ -110,13 +112,25 @@ class IndexedDataset:
             StaleIndex: a shard is not the one that was indexed.
             SourceError: it cannot be read.
         """
+        ends = self._ends
+        if ends is not None and ordinal.__class__ is int and 0 <= ordinal < ends[-1]:
+            place = bisect_right(ends, ordinal)
+            # none will be closed
+            if place in self._used and len(self.shards) <= self._most:
+                quick = self.shards[place].quick
+                sample = None if quick is None else quick(ordinal - ends[place - 1] if place else ordinal)
+                if sample is not None:
+                    return sample
         if isinstance(ordinal, slice):
             return self.__getitems__(range(*ordinal.indices(len(self))))
         if isinstance(ordinal, str):
             raise UsageError(f"samples are numbered: write dataset.by_key({ordinal!r}) for the sample of a key")
-        with TrimmedTracebacks():
+        try:
             place, within = self.locate(ordinal)
-            return self._shard(place)[within]
+            return self._shard(place).read(within)
+        except WebDatasetError as error:
+            trim_traceback(error)
+            raise
 
     def __getitems__(self, ordinals: Sequence[int]) -> list[Sample]:
         """Return several samples, in the order asked for; each shard is read once, front to back."""
@@ -132,7 +146,7 @@ class IndexedDataset:
         Raises:
             NoSuchSample: there is no such number.
         """
-        ends = self._borders()
+        ends = self._ends or self._borders()
         place = ordinal + ends[-1] if ordinal < 0 else ordinal
         if not 0 <= place < ends[-1]:
             raise NoSuchSample(f"there is no sample {ordinal}: the dataset has {ends[-1]}")

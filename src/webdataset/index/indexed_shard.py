@@ -22,10 +22,11 @@ from webdataset.core import errors
 from webdataset.core.errors import NoSuchSample, ShardChanged, UsageError, WebDatasetError
 from webdataset.core.fork_safety import ForkSafeLock
 from webdataset.core.redaction import redact
-from webdataset.core.tracebacks import TrimmedTracebacks
+from webdataset.core.tracebacks import trim_traceback
 from webdataset.index.convert import OffsetEntries, stale_error
 from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
 from webdataset.index.lookup import IndexSpec, check_index_spec, find_index
+from webdataset.index.small_samples import LARGE, SmallSampleReader
 from webdataset.samples.grouping import Sample, is_meta
 from webdataset.samples.links import LinkTargets
 from webdataset.samples.member_sizes import check_member_size
@@ -65,8 +66,6 @@ def make_sample_decoder(decode: Decode, trust: str | None) -> Callable[[Sample],
 
 
 _STEP = 1 << 20
-# from here on, one more read is cheaper than one more copy
-_LARGE = 32 * 1024
 _OCTAL = frozenset(b"01234567")
 
 
@@ -111,15 +110,15 @@ def _reread_fields(fields: Sequence[FieldEntry], ranges: LocalRanges, sample: di
     if not fields:
         return True
     start, last = fields[0].offset - BLOCK, fields[-1]
-    if 0 <= last.offset + last.size - start <= _LARGE:
+    if 0 <= last.offset + last.size - start <= LARGE:
         return _reread_run(fields, ranges, sample)
     run: list[FieldEntry] = []
     for field in fields:
-        if run and field.offset + field.size - run[0].offset > _LARGE:
+        if run and field.offset + field.size - run[0].offset > LARGE:
             if not _reread_run(run, ranges, sample):
                 return False
             run = []
-        if field.size < _LARGE:
+        if field.size < LARGE:
             run.append(field)
         elif not _reread_large(field, ranges, sample):
             return False
@@ -287,14 +286,18 @@ class IndexedShard:
 
     Args:
         url: a local path, or an http(s) url on a server that knows ranges.
-        index: None looks for an index beside the shard (``X.json``, ``X.idx``, ``X.tar.idx``) and else reads the
-            shard's headers; False always reads them; a :class:`ShardIndex`; or the name of an index file. A DALI index
-            that is named here may list a part of the samples, in any order, and is kept to.
+        index: None looks for an index beside the shard (``X.wdsindex``, ``X.json``, ``X.idx``, ``X.tar.idx``) and
+            else reads the shard's headers; False always reads them; a :class:`ShardIndex`; or the name of an index
+            file. A DALI index that is named here may list a part of the samples, in any order, and is kept to.
         decode: how to decode samples: a spec such as ``"rgb"`` or ``"pil"``, ``True`` for the basic decoders alone, a
             list of specs and functions, or a function of the sample; None gives bytes.
         reading: the rules of reading.
         **rules: fields of :class:`~webdataset.samples.sample_reader.Reading` in place of ``reading``, such as
             ``duplicates`` and ``select_files``.
+
+    Attributes:
+        quick: reads an undecoded sample by its number from 0 on, or returns None: :meth:`read` does it then; None while
+            the shard is not open, or is read in another way.
 
     Raises:
         UsageError: an argument that cannot mean anything.
@@ -320,6 +323,8 @@ class IndexedShard:
         self._identity: tuple[int | None, str | None] | None = None
         self._ordinals: dict[str, int | list[int]] | None = None
         self._opening = ForkSafeLock()
+        self._small: SmallSampleReader | None = None
+        self.quick: Callable[[int], Sample | None] | None = None
 
     @property
     def index(self) -> ShardIndex:
@@ -380,12 +385,20 @@ class IndexedShard:
             ShardChanged: it has changed since it was first opened.
             SourceError: it cannot be read.
         """
+        quick = self.quick
+        if quick is not None and ordinal.__class__ is int and ordinal >= 0:
+            sample = quick(ordinal)
+            if sample is not None:
+                return sample
         if isinstance(ordinal, slice):
             return [self.read(each) for each in range(*ordinal.indices(len(self)))]
         if isinstance(ordinal, str):
             raise UsageError(f"samples are numbered: write shard.by_key({ordinal!r}) for the sample of a key")
-        with TrimmedTracebacks():
+        try:
             return self.read(ordinal)
+        except WebDatasetError as error:
+            trim_traceback(error)
+            raise
 
     def read(self, ordinal: int, fields: Container[str] | None = None) -> Sample:
         """Return one sample, or some of its fields.
@@ -400,20 +413,32 @@ class IndexedShard:
             ShardChanged: it has changed since it was first opened.
             SourceError: it cannot be read.
         """
+        small = self._small
+        sample = small.read(ordinal) if small is not None and fields is None and ordinal >= 0 else None
+        if sample is None:
+            sample = self._fetch(ordinal, fields)
+        if self.decode is None:
+            return sample
+        if self._decoder is None:
+            self._decoder = make_sample_decoder(self.decode, self._reading.trust)
+        return self._decoder(sample)
+
+    def _fetch(self, ordinal: int, fields: Container[str] | None) -> Sample:
+        """Return the bytes of one sample; arguments and errors are those of :meth:`read`."""
         index = self.index
         count = len(index.entries)
         place = ordinal + count if ordinal < 0 else ordinal
         if not 0 <= place < count:
             raise NoSuchSample(f"there is no sample {ordinal}: the shard has {count}", url=self.url)
         try:
-            sample = fetch_sample(index, place, self._ranges or self._open(), self._reading, fields)
+            ranges = self._ranges or self._open()
+            sample = fetch_sample(index, place, ranges, self._reading, fields)
         except WebDatasetError as error:
             raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
-        if self.decode is None:
-            return sample
-        if self._decoder is None:
-            self._decoder = make_sample_decoder(self.decode, self._reading.trust)
-        return self._decoder(sample)
+        if self._small is None and self._reading.rename_files is None and ranges is self._ranges:
+            self._small = small = SmallSampleReader.open(index, ranges)
+            self.quick = small.read if small is not None and self.decode is None else None
+        return sample
 
     @overload
     def by_key(self, key: str, *, all: Literal[False] = False) -> Sample: ...
@@ -472,7 +497,7 @@ class IndexedShard:
 
     def close(self) -> None:
         """Let go of the shard; it is opened again when it is asked again. A read in progress still ends well."""
-        self._ranges = None
+        self._ranges = self._small = self.quick = None
         if self._index is not None and isinstance(self._index.entries, OffsetEntries):
             self._index.entries.ranges = None
 
@@ -486,8 +511,9 @@ class IndexedShard:
         """Travel without what is open, with the index if it is known."""
         state = self.__dict__.copy()
         # another host has its own copy, with a time of its own
-        state.update(_ranges=None, _decoder=None, _ordinals=None, _identity=None)
-        if self._index is not None and isinstance(self._index.entries, OffsetEntries):
+        state.update(_ranges=None, _small=None, quick=None, _decoder=None, _ordinals=None, _identity=None)
+        entries = None if self._index is None else self._index.entries
+        if isinstance(entries, OffsetEntries) or (isinstance(entries, SampleEntries) and entries.mapped):
             state["_index"] = None
         return state
 

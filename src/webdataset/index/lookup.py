@@ -9,6 +9,7 @@ Never reads pickled index files (``.index``).
 
 import json
 import logging
+import mmap
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -16,9 +17,9 @@ from typing import Literal
 from webdataset.core.errors import BadIndex, NoRandomAccess, SourceError, StaleIndex, UsageError
 from webdataset.core.redaction import redact
 from webdataset.index.build import index_shards, shard_urls, walk_ranges
-from webdataset.index.convert import check_size, convert_dali, convert_offsets, convert_rows
+from webdataset.index.convert import check_size, convert_binary, convert_dali, convert_offsets, convert_rows
 from webdataset.index.entries import ShardIndex
-from webdataset.index.formats import dali, energon, files_json
+from webdataset.index.formats import binary, dali, energon, files_json
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import check_end_mark
 from webdataset.storage.open_url import open_stream
@@ -39,8 +40,8 @@ def find_index(url: str, ranges: RandomAccess, index: IndexSpec, reading: Readin
     Args:
         url: the shard.
         ranges: the shard, open for positioned reads.
-        index: a shard index; a path or url of an index file (DALI, energon, files-JSON); False to read the shard's
-            headers; None to look for ``X.json``, ``X.idx`` and ``X.tar.idx`` beside the shard first.
+        index: a shard index; a path or url of an index file (binary, DALI, energon, files-JSON); False to read the
+            shard's headers; None to look for ``X.wdsindex``, ``X.json``, ``X.idx`` and ``X.tar.idx`` beside the shard.
         reading: the rules of reading.
 
     Raises:
@@ -85,7 +86,13 @@ def _candidates(url: str) -> list[str]:
     """Return the names that indexes of a shard have; none for urls that carry a query."""
     if "?" in url and local_path(url) is None:
         return []
-    names = [files_json.index_name(url), dali.index_name(url), energon.index_name(url), dali.tool_name(url)]
+    names = [
+        binary.index_name(url),
+        files_json.index_name(url),
+        dali.index_name(url),
+        energon.index_name(url),
+        dali.tool_name(url),
+    ]
     return [name for place, name in enumerate(names) if name != url and name not in names[:place]]
 
 
@@ -116,8 +123,8 @@ def find_index_beside(url: str, ranges: RandomAccess, reading: Reading) -> Shard
     return None
 
 
-def _read_beside(name: str, most: int, reading: Reading) -> bytes | None:
-    """Return what lies beside the shard if it may be an index, else None."""
+def _read_beside(name: str, most: int, reading: Reading) -> bytes | mmap.mmap | None:
+    """Return what lies beside the shard if it may be an index, else None; a binary index is mapped."""
     path = local_path(name, level=reading.trust)
     if path is not None and not os.path.isfile(path):  # noqa: PTH113  names need not be UTF-8
         return None
@@ -139,8 +146,14 @@ def _read_index(
     storage_options: object,
     *,
     beside: bool = False,
-) -> bytes:
+) -> bytes | mmap.mmap:
     """Return the bytes of an index file; of one that only lies there, no more than is needed to see that it is none."""
+    path = local_path(name, level=level)
+    if path is not None and os.path.isfile(path):  # noqa: PTH113  names need not be UTF-8
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  likewise
+            if file.read(len(binary.MAGIC)) == binary.MAGIC and os.fstat(file.fileno()).st_size <= most:
+                # files of ours are replaced, never written to
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     stream = open_stream(name, level=level, storage_options=storage_options)
     try:
         pieces: list[bytes] = []
@@ -159,14 +172,19 @@ def _read_index(
 
 def _may_be_index(name: str, start: bytes) -> bool:
     """Tell whether a file of some name may be an index, from its first bytes."""
+    if name.endswith(".wdsindex"):
+        return start.startswith(binary.MAGIC)
     if name.endswith(".json"):
         return start[:1] == b"{"
     return (start[:3] == b"v1.") != name.endswith(".tar.idx")
 
 
 def _load_index(
-    url: str, ranges: RandomAccess, content: bytes, name: str, reading: Reading, *, as_listed: bool
+    url: str, ranges: RandomAccess, mapped: bytes | mmap.mmap, name: str, reading: Reading, *, as_listed: bool
 ) -> ShardIndex:
+    if mapped[: len(binary.MAGIC)] == binary.MAGIC:
+        return convert_binary(url, ranges, binary.loads(mapped, url=name), reading)
+    content = bytes(mapped)
     if content[:1] == b"{":
         sidecar = files_json.loads(content, url=name)
         check_size(url, sidecar.size_bytes, ranges)
@@ -174,7 +192,7 @@ def _load_index(
     if content[:3] == b"v1.":
         return convert_dali(url, ranges, dali.loads(content, url=name), reading, as_listed=as_listed)
     if not content or len(content) % 8:
-        raise BadIndex("neither a DALI index, nor an energon index, nor a files-JSON", url=name)
+        raise BadIndex("neither a binary index, nor one of DALI or energon, nor a files-JSON", url=name)
     return convert_offsets(url, ranges, energon.loads(content, url=name), reading)
 
 

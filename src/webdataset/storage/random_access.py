@@ -219,6 +219,7 @@ class LocalRanges:
     Attributes:
         identity: size and time of the last change when it was opened.
         walked: whether all headers of this open file have been verified.
+        descriptor: of the open file.
 
     Raises:
         NotFound: no such file.
@@ -240,7 +241,7 @@ class LocalRanges:
             raise NoRandomAccess("not a regular file: it can be read front to back only", url=self.url)
         self.length = status.st_size
         self.identity = file_identity(status)
-        self._descriptor = self._stream.fileno()
+        self.descriptor = self._stream.fileno()
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return ``size`` bytes from ``offset`` on; fewer only at the end of the file.
@@ -253,14 +254,14 @@ class LocalRanges:
         if size <= 0:
             return b""
         try:
-            piece = _pread(self._descriptor, size, offset) if _pread is not None else self._read_at_offset(size, offset)
+            piece = _pread(self.descriptor, size, offset) if _pread is not None else self._read_at_offset(size, offset)
             # a large read may come in parts
             while len(piece) < size:
                 more = self._read_at_offset(size - len(piece), offset + len(piece))
                 if not more:
                     break
                 piece += more
-            self.identity.check(self._descriptor, self.url, offset)
+            self.identity.check(self.descriptor, self.url, offset)
         except ShardChanged:
             raise
         except OSError as error:
@@ -269,7 +270,7 @@ class LocalRanges:
 
     def _read_at_offset(self, size: int, offset: int) -> bytes:
         if _pread is not None:
-            return _pread(self._descriptor, size, offset)
+            return _pread(self.descriptor, size, offset)
         with self._lock:
             self._stream.seek(offset)
             return self._stream.read(size) or b""

@@ -180,7 +180,7 @@ def test_names_of_formats():
     assert parse_formats("dali") == ("dali",)
     assert parse_formats(["dali", "files", "dali"]) == ("dali", "files")
     assert select_hashes(["dali", "files", "wids"]) == ("sha1", "sha256", "md5")
-    with pytest.raises(UsageError, match="'dali', 'energon', 'files', 'wids'"):
+    with pytest.raises(UsageError, match="'dali', 'energon', 'files', 'binary', 'wids'"):
         parse_formats("dahli")
     with pytest.raises(UsageError):
         parse_formats(3)

@@ -1,7 +1,7 @@
 """The index formats by name, and what each of them needs.
 
-``dali``, ``energon`` and ``files`` are one file a shard; ``wids`` is one file for a list of shards; ``energon`` has a
-folder for the dataset besides. Never lets an index replace a file that is none.
+``binary``, ``dali``, ``energon`` and ``files`` are one file a shard; ``wids`` is one file for a list of shards;
+``energon`` has a folder for the dataset besides. Never lets an index replace a file that is none.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from webdataset.core.errors import AlreadyExists, BadIndex, SourceError, UsageError
 from webdataset.index.entries import ShardIndex
-from webdataset.index.formats import dali, energon, files_json
+from webdataset.index.formats import binary, dali, energon, files_json
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.sample_reader import Reading
 
@@ -46,6 +46,7 @@ SHARD_FORMATS: Final[dict[str, ShardFormat]] = {
         files_json.check_member,
         unique_names=True,
     ),
+    "binary": ShardFormat(binary.index_name, binary.dumps, binary.loads),
 }
 WIDS_HASHES: Final = ("md5",)
 NAMES: Final = (*SHARD_FORMATS, "wids")
@@ -80,6 +81,15 @@ def check_rules(names: Iterable[str], reading: Reading) -> None:
     if "energon" in ours and (chosen != (None, None) or reading.keys is not base_plus_ext):
         raise UsageError("an energon index is about all members, by Energon's keys: leave out select_files, suffixes "
                          "and keys, or this format")  # fmt: skip
+    if "binary" in ours and not is_usual(reading):
+        raise UsageError("a binary index is about all samples as they are read by default: leave out select_files, "
+                         "suffixes, keys, lcase, duplicates and split_samples, or this format")  # fmt: skip
+
+
+def is_usual(reading: Reading) -> bool:
+    """Tell whether rules of reading find the samples that the rules by default find."""
+    chosen = reading.select_files, reading.rename_files, reading.suffixes, reading.duplicates, reading.split_samples
+    return chosen == (None, None, None, "error", "error") and reading.keys is base_plus_ext and reading.lcase
 
 
 def select_hashes(formats: Iterable[str]) -> tuple[str, ...]:

@@ -1,0 +1,116 @@
+"""Reads a sample of small plain members of a local file by its number: one positioned read, straight from the columns.
+
+Theory. A header proves its member: checksum, name, kind and size are compared with the index at each read. Here that
+is done for the plainest form of a header alone, and after the read the file must be as old and as large as it was when
+it was opened. Anything else is no error here: the caller reads the sample in the way that judges.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+from zlib import adler32
+
+from webdataset.index.entries import SampleEntries, ShardIndex
+from webdataset.samples.grouping import Sample
+from webdataset.storage.random_access import LocalRanges
+from webdataset.tar.header import BLOCK, REGULAR, parse_checksum
+
+# from here on, one more read is cheaper than one more copy
+LARGE = 32 * 1024
+_MOST_REMEMBERED = 1 << 12
+_pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)
+
+
+class SmallSampleReader:
+    """The samples of one open file.
+
+    Args:
+        index: of the shard.
+        ranges: the shard.
+    """
+
+    def __init__(self, index: ShardIndex, entries: SampleEntries, ranges: LocalRanges) -> None:
+        columns = entries.columns()
+        self._columns = columns[:7] if entries.mapped else (bytes(columns.keys), *columns[1:7])
+        self._names = [(name, rest.encode("utf-8", "surrogateescape") + b"\0") for name, rest in columns.names]
+        self._sparse, self._url = index.sparse, index.url
+        self._ranges = ranges
+        self._file = ranges.descriptor, ranges.identity.length, ranges.identity.changed_ns
+        # all headers were verified when the file was indexed
+        self._sums = not ranges.walked
+        self._expected: dict[bytes, int] = {}
+        self._octal: dict[int, bytes] = {}
+
+    @classmethod
+    def open(cls, index: ShardIndex, ranges: object) -> "SmallSampleReader | None":
+        """Return the reader of a shard; None where it is not a local file, or members are called by other names."""
+        entries = index.entries
+        fits = isinstance(entries, SampleEntries) and isinstance(ranges, LocalRanges) and _pread is not None
+        return cls(index, entries, ranges) if fits and not entries.columns().odd else None  # type: ignore[arg-type]
+
+    def read(self, ordinal: int) -> Sample | None:
+        """Return a sample; None where anything about it is unusual.
+
+        Args:
+            ordinal: its number, from 0.
+        """
+        keys, key_ends, _, field_ends, offsets, sizes, kinds = self._columns
+        descriptor, length, changed_ns = self._file
+        names, octal = self._names, self._octal
+        try:
+            first, begin = (field_ends[ordinal - 1], key_ends[ordinal - 1]) if ordinal else (0, 0)
+            last = field_ends[ordinal] - 1
+            start = offsets[first] - BLOCK
+            size = offsets[last] + sizes[last] - start
+            if last < first or start < 0 or not BLOCK <= size <= LARGE or ordinal in self._sparse:
+                return None
+            content = _pread(descriptor, size, start)  # type: ignore[misc]  # see open
+            status = os.fstat(descriptor)
+            if len(content) != size or status.st_size != length or status.st_mtime_ns != changed_ns:
+                return None
+            key = keys[begin : key_ends[ordinal]]
+            if key.__class__ is not bytes:
+                key = bytes(key)
+            sample: dict[str, Any] = {"__key__": str(key, "utf-8", "surrogateescape"), "__url__": self._url}
+            for row in range(first, last + 1):
+                name, rest = names[kinds[row]]
+                place, count = offsets[row] - start, sizes[row]
+                sample[name] = payload = content[place : place + count]
+                if (
+                    place < BLOCK
+                    or len(payload) != count
+                    or not content.startswith(key + rest, place - BLOCK)
+                    or content[place - 388 : place - 376] != (octal.get(count) or self._format(count))
+                    or content[place - 356] not in REGULAR
+                    or content[place - 167]
+                    or (self._sums and not self._is_sum_right(content[place - BLOCK : place]))
+                ):
+                    return None
+        # numbers that lead nowhere
+        except (OSError, IndexError, OverflowError):
+            return None
+        return sample
+
+    def _format(self, size: int) -> bytes:
+        """Return how a header writes a size."""
+        text = b"%011o\0" % size
+        if len(self._octal) < _MOST_REMEMBERED:
+            self._octal[size] = text
+        return text
+
+    def _is_sum_right(self, block: bytes) -> bool:
+        """Tell whether the checksum of a header is right."""
+        stored = block[148:156]
+        expected = self._expected.get(stored)
+        if expected is None:
+            expected = self._learn(stored)
+        # exact: at most 65 280, below the modulus
+        return (adler32(block[:256]) & 0xFFFF) + (adler32(block[256:]) & 0xFFFF) == expected
+
+    def _learn(self, stored: bytes) -> int:
+        """Return what two Adler sums over a header with this checksum give; -1 where it is none."""
+        total = parse_checksum(stored)
+        expected = -1 if total is None else total - 256 + sum(stored) + 2
+        if len(self._expected) < _MOST_REMEMBERED:
+            self._expected[stored] = expected
+        return expected
