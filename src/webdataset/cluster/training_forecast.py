@@ -2,7 +2,8 @@
 
 Theory. Which worker reads what is computed by the rule by which datasets are split; only time is modelled. In steady
 state each resource (processors, a worker, the rank's own thread, connections, network, store, the trainer) allows a
-number of samples a second, and the smallest one is the job's: a fluid model. The end of an epoch comes when the worker
+number of samples a second, and the smallest one is the job's: a fluid model. Processors and workers allow what they do
+in the share of their time in which they were busy when rates were measured. The end of an epoch comes when the worker
 with the most to read is done. Start and resuming are transients, and consist of steps that follow each other; bursts of
 requests are simulated one by one (:mod:`webdataset.cluster.request_bursts`).
 
@@ -151,12 +152,13 @@ class _Forecaster:
         job, ranks = self.job, self.job.ranks
         reader, main = self.reader_cpu_seconds(), self.main_cpu_seconds()
         on_host = min(job.ranks_per_host, ranks)
-        found = {"processors": self.cores / on_host / (reader + main) * ranks}
+        found = {"processors": self.cores * self.rates.processors_busy / on_host / (reader + main) * ranks}
+        busy = self.rates.worker_busy
         if job.workers:
-            found["workers"] = job.workers / reader * ranks
+            found["workers"] = job.workers * busy / reader * ranks
             found["rank's thread"] = ranks / main if main else math.inf
         else:
-            found["rank's thread"] = ranks / (reader + main)
+            found["rank's thread"] = ranks * busy / (reader + main)
         if self.input_seconds():
             found["connections"] = max(1, job.workers) / self.input_seconds() * ranks
         if job.host_bytes_per_second is not None:
@@ -216,7 +218,9 @@ class _Forecaster:
         """Return the time until the process with the most to read is done."""
         job = self.job
         by_rank = self.shares.samples.reshape(job.ranks, -1).sum(axis=1)
-        alone = max(self.reader_cpu_seconds(), self.input_seconds()) * float(self.shares.samples.max())
+        alone = max(self.reader_cpu_seconds() / self.rates.worker_busy, self.input_seconds()) * float(
+            self.shares.samples.max()
+        )
         # all ranks step together: the one with the most samples says how many steps there are
         return max(float(by_rank.max()) * job.ranks / speed, alone)
 

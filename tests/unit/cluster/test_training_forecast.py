@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -103,6 +104,34 @@ def test_what_limits(name):
     assert (name == "trainer") == (not any("limit" in text for text in found.advice))
     if name == "trainer":
         assert found.trainer_waits == 0
+
+
+def test_processors_are_busy_for_a_share_of_their_time():
+    """Where processes wait for each other, disks or other programs, processors and workers allow as much less."""
+    job = TrainingJob(ranks=2, ranks_per_host=2, workers=1)
+    whole, shared = (
+        forecast_training(TABLE, job, rates) for rates in (RATES, replace(RATES, worker_busy=0.8, processors_busy=0.5))
+    )
+    ratios = {name: shared.allowed[name] / speed for name, speed in whole.allowed.items()}
+    assert ratios == pytest.approx({"processors": 0.5, "workers": 0.8, "rank's thread": 1.0, "connections": 1.0})
+    inline = forecast_training(TABLE, replace(job, workers=0), replace(RATES, worker_busy=0.8))
+    assert inline.allowed["rank's thread"] == pytest.approx(0.8 * 2 / (0.001 + 0.01 / 100 + 1e-4 + 0.0001 + 0.00005))
+
+
+def test_a_worker_that_waits_is_not_taken_for_a_busy_one(tmp_path):
+    """Waiting that costs no processor time (a disk, say) is in the forecast: it is in the speed that was measured."""
+    urls = make_shards(tmp_path, [20, 20, 20])
+
+    def wait(sample):
+        time.sleep(0.02)
+        return sample
+
+    found = measure_rates(wds.WebDataset(urls, shardshuffle=False).map(wait), batch_size=2, seconds=1.0, rounds=1)
+    assert 0 < found.worker_busy < 0.5
+    assert 0 < found.processors_busy < 0.5
+    job = TrainingJob(ranks=1, ranks_per_host=1, workers=1, batch_size=4)
+    # fifty samples a second are the most that a worker gives
+    assert forecast_training(ShardTable.uniform(3, 20, 1000.0), job, found).samples_per_second < 100
 
 
 def test_memory_states_start_and_failures():
@@ -212,6 +241,8 @@ def test_rates_are_kept(tmp_path):
     for change, message in (
         ({"version": 2}, "version 1"),
         ({"cores": -1}, "cores=-1"),
+        ({"worker_busy": 0}, "worker_busy=0"),
+        ({"processors_busy": 1.5}, "processors_busy=1.5"),
         ({"cores": None}, "cores=None"),
         ({"cores": "4"}, "cores='4'"),
         ({"cpu_seconds_per_byte": float("nan")}, "cpu_seconds_per_byte=nan"),
