@@ -81,6 +81,7 @@ LIMITS: dict[str, tuple[dict[str, Any], float]] = {
     "connections": ({"cores": 99, "workers": 1, "connections": 7}, 2 * 7 * 100 / 0.15),
     "network of a host": ({"cores": 99, "host_bytes_per_second": 1e6}, 1000.0),
     "bytes of the store": ({"cores": 99, "store_bytes_per_second": 5e5}, 500.0),
+    "requests of a host": ({"cores": 99, "host_requests_per_second": 2.5}, 250.0),
     "requests of the store": ({"cores": 99, "requests_per_second": 1.5, "prefixes": 2}, 300.0),
     "trainer": ({"cores": 99, "samples_per_second": 60.0}, 120.0),
 }
@@ -190,6 +191,30 @@ def test_advice():
     assert "spread the shards over" in texts
     with pytest.raises(UsageError, match="no samples"):
         forecast_training(ShardTable.uniform(3, 0, 1.0), TrainingJob(), RATES)
+
+
+def test_a_start_of_all_hosts_at_once():
+    """Refused hosts recover slowly; with the store's limit shared out between hosts the start takes what it must."""
+    job = TrainingJob(
+        ranks=10_000,
+        ranks_per_host=8,
+        workers=8,
+        streams=80_000,
+        requests_per_second=5500.0,
+        cores=96,
+        samples_per_second=4,
+    )
+    table = ShardTable.uniform(100_000, 100, 1000.0)
+    ideal = 1250 * 64 * 3 / 5500
+    freely = forecast_training(table, job, RATES)
+    assert freely.start_steps["first bytes"] > 3 * ideal
+    assert freely.start_refused > 0
+    [advice] = [text for text in freely.advice if "WDS_REQUESTS_PER_SECOND=4.4" in text]
+    assert "it comes after 4" in advice
+    bounded = forecast_training(table, replace(job, host_requests_per_second=4.4), RATES)
+    assert bounded.start_steps["first bytes"] < 1.05 * ideal + 1
+    assert bounded.start_refused == 0
+    assert not any("WDS_REQUESTS_PER_SECOND" in text for text in bounded.advice)
 
 
 def test_ten_thousand_ranks():
