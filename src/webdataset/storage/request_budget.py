@@ -4,8 +4,8 @@ Every request waits for its turn here (:func:`take_turn`), and a refusal for too
 processes down together (:func:`note_refusal`); :mod:`webdataset.storage.request_rate` says how much. The state is 64
 bytes in a file of the runtime folder, mapped into each process, and changed under a lock that the system frees with
 its process. Nothing sleeps under the lock, and a process that dies while it waits wastes one slot. A thread that reads
-ahead is woken from its wait where its reader leaves (:func:`stop_waiting_at`); others wait in short sleeps, which Ctrl-C
-ends.
+ahead is woken from its wait where its reader leaves (:func:`stop_waiting_at`); others wait in short sleeps, which
+Ctrl-C ends.
 
 While no rate is set and no service has refused, a turn costs a look at the mapped bytes and a count, about a
 microsecond: no lock, no call of the system. That count may lose some of two processes that count at once; it is an
