@@ -55,7 +55,7 @@ def script(reference: tuple[Path, dict[str, Any]], tmp_path: Path) -> tuple[Path
     variables = {"PYTHONPATH": os.pathsep.join([str(SRC), str(TESTS)])}
     words = ["map", "support.mapped:vary_slowly", f"{reference[0]}/*.tar", "-o", f"{tmp_path}/out/"]
     words += ["--on-sample-error", "quarantine", "--print", "slurm", "--of", str(TASKS), "--parallel", "2"]
-    text = run_wds(*words, **variables).stdout.decode()
+    text = run_wds(*words, PYTHONPATH=variables["PYTHONPATH"]).stdout.decode()
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "wds"

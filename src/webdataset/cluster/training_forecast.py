@@ -2,7 +2,8 @@
 
 Theory. Which worker reads what is computed by the rule by which datasets are split; only time is modelled. In steady
 state each resource (processors, a worker, the rank's own thread, connections, network, store, the trainer) allows a
-number of samples a second, and the smallest one is the job's: a fluid model. The end of an epoch comes when the worker
+number of samples a second, and the smallest one is the job's: a fluid model. Processors and workers allow what they do
+in the share of their time in which they were busy when rates were measured. The end of an epoch comes when the worker
 with the most to read is done. Start and resuming are transients, and consist of steps that follow each other; bursts of
 requests are simulated one by one (:mod:`webdataset.cluster.request_bursts`).
 
@@ -15,7 +16,7 @@ from statistics import NormalDist
 from typing import Final
 
 from webdataset.cluster.reader_shares import ShardTable, share_shards
-from webdataset.cluster.request_bursts import simulate_burst
+from webdataset.cluster.request_bursts import RequestBurst, simulate_burst
 from webdataset.cluster.training_job import TrainingJob
 from webdataset.cluster.training_rates import TrainingRates
 from webdataset.core.errors import UsageError
@@ -27,6 +28,7 @@ _UNEVEN: Final = 1.1
 _FEW_SHARDS: Final = 10
 _BUSY_PREFIX: Final = 0.8
 _SMALL_BUFFER: Final = 10
+_WORTH_BOUNDING: Final = 0.8
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class _Forecaster:
 
     def __init__(self, table: ShardTable, job: TrainingJob, rates: TrainingRates) -> None:
         self.job, self.rates = job, rates
+        self.start_advice: list[str] = []
         self.shards, self.samples = len(table.samples), int(table.samples.sum())
         if not self.samples:
             raise UsageError("the shards hold no samples: there is nothing to forecast")
@@ -151,12 +154,13 @@ class _Forecaster:
         job, ranks = self.job, self.job.ranks
         reader, main = self.reader_cpu_seconds(), self.main_cpu_seconds()
         on_host = min(job.ranks_per_host, ranks)
-        found = {"processors": self.cores / on_host / (reader + main) * ranks}
+        found = {"processors": self.cores * self.rates.processors_busy / on_host / (reader + main) * ranks}
+        busy = self.rates.worker_busy
         if job.workers:
-            found["workers"] = job.workers / reader * ranks
+            found["workers"] = job.workers * busy / reader * ranks
             found["rank's thread"] = ranks / main if main else math.inf
         else:
-            found["rank's thread"] = ranks / (reader + main)
+            found["rank's thread"] = ranks * busy / (reader + main)
         if self.input_seconds():
             found["connections"] = max(1, job.workers) / self.input_seconds() * ranks
         if job.host_bytes_per_second is not None:
@@ -165,6 +169,8 @@ class _Forecaster:
             found["bytes of the store"] = job.store_bytes_per_second / self.bytes_read
         if job.requests_per_second is not None:
             found["requests of the store"] = job.requests_per_second * job.prefixes / self.requests
+        if job.host_requests_per_second is not None:
+            found["requests of a host"] = job.host_requests_per_second / on_host / self.requests * ranks
         if job.samples_per_second is not None:
             found["trainer"] = job.samples_per_second * ranks
         return {name: speed for name, speed in found.items() if math.isfinite(speed)}
@@ -216,7 +222,9 @@ class _Forecaster:
         """Return the time until the process with the most to read is done."""
         job = self.job
         by_rank = self.shares.samples.reshape(job.ranks, -1).sum(axis=1)
-        alone = max(self.reader_cpu_seconds(), self.input_seconds()) * float(self.shares.samples.max())
+        alone = max(self.reader_cpu_seconds() / self.rates.worker_busy, self.input_seconds()) * float(
+            self.shares.samples.max()
+        )
         # all ranks step together: the one with the most samples says how many steps there are
         return max(float(by_rank.max()) * job.ranks / speed, alone)
 
@@ -243,12 +251,28 @@ class _Forecaster:
         wait = refused = failed = 0.0
         if job.requests_per_second is not None and rates.connection_bytes_per_second is not None:
             requests = self.processes_of_host * (self.streams_of_reader + FEWEST)
-            burst = simulate_burst(job.hosts, requests, job.requests_per_second * job.prefixes)
+            limit = job.requests_per_second * job.prefixes
+            burst = simulate_burst(job.hosts, requests, limit, bound=job.host_requests_per_second)
+            self._advise_start(burst, requests, limit)
             wait, refused, failed = burst.seconds, burst.refused, burst.failed
         slowest = rates.first_byte_seconds
         if rates.first_byte_spread:
             slowest *= math.exp(rates.first_byte_spread * NormalDist().inv_cdf(job.readers / (job.readers + 1)))
         return wait + slowest, int(refused), int(failed)
+
+    def _advise_start(self, burst: RequestBurst, requests: int, limit: float) -> None:
+        """Say what a bound of each host's requests would save, where the store refuses some of them."""
+        if not burst.refused:
+            return
+        share = limit / self.job.hosts
+        bounded = simulate_burst(self.job.hosts, requests, limit, bound=share)
+        if bounded.seconds < _WORTH_BOUNDING * burst.seconds:
+            self.start_advice.append(
+                "when all hosts start at once, the store refuses requests, and hosts that were refused recover slowly: "
+                f"the last first byte comes after {_show_number(burst.seconds)} s. With WDS_REQUESTS_PER_SECOND="
+                f"{share:.2g} on each host (the store's limit, shared out) it comes after "
+                f"{_show_number(bounded.seconds)} s; lift the bound when training runs"
+            )
 
     def _count_first_samples(self) -> int:
         """Return how many samples a process reads before the first batch can be given."""
@@ -313,6 +337,7 @@ class _Forecaster:
         if limit is not None and found.requests_per_prefix > _BUSY_PREFIX * limit:
             prefixes = math.ceil(found.requests_per_second / (_BUSY_PREFIX * limit))
             advice.append(f"requests reach the limit of a prefix: spread the shards over {prefixes} prefixes")
+        advice += self.start_advice
         if found.start_failed:
             advice.append(
                 f"about {found.start_failed} requests are given up when all processes open shards at once, and each "
@@ -340,6 +365,8 @@ _ADVICE: Final = {
     "connections": "workers' connections are the limit: use more workers, larger shards, or more WDS_CONNECTIONS",
     "network of a host": "a host's network is the limit: make samples smaller (resize, recompress), or use more hosts",
     "bytes of the store": "the store's bytes a second are the limit: make samples smaller, or cache shards on hosts",
+    "requests of a host": "WDS_REQUESTS_PER_SECOND is the limit: raise it once all hosts have started, or make "
+    "larger shards",
     "requests of the store": "the store's requests a second are the limit: make larger shards, or use more prefixes",
 }
 

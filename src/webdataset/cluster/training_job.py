@@ -36,6 +36,7 @@ class TrainingJob:
         store_bytes_per_second: of the store, for all hosts; None for no limit.
         requests_per_second: that the store answers for one prefix; None for no limit.
         prefixes: over which the shards are spread.
+        host_requests_per_second: that a host may send, as ``WDS_REQUESTS_PER_SECOND`` says; None for no limit.
         listed: the shards are named by a wildcard, so that each host lists them once.
         hours_between_failures: of one host; None for no failures.
         checkpoint_minutes: between two checkpoints.
@@ -59,6 +60,7 @@ class TrainingJob:
     store_bytes_per_second: float | None = _setting("The store, for all hosts.", None)
     requests_per_second: float | None = _setting("That the store answers for one prefix.", None)
     prefixes: int = _setting("Over which the shards are spread.", 1, 1)
+    host_requests_per_second: float | None = _setting("As WDS_REQUESTS_PER_SECOND says.", None)
     listed: bool = _setting("Shards are named by a wildcard.", default=False)
     hours_between_failures: float | None = _setting("Of one host.", None)
     checkpoint_minutes: float = _setting("Between two checkpoints.", 30.0)

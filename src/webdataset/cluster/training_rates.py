@@ -44,6 +44,7 @@ _MOST_READ_BYTES: Final = 256 << 20
 _TINY_SHARDS: Final = 100
 _BUFFER: Final = 500
 _MOST_WORKERS: Final = 8
+_FEWEST_BATCHES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ class TrainingRates:
         first_byte_seconds: median time from asking for a shard to its first byte.
         first_byte_spread: standard deviation of its logarithm.
         connection_bytes_per_second: of one connection; None of local files.
+        worker_busy: share of its time, 0 to 1, in which a worker by itself is on a processor; the rest waits for the
+            disk, or for other programs. 1 of remote shards, whose waiting is that of connections.
+        processors_busy: the same of all processors, where each has a worker: processes also wait for each other.
         state_bytes_per_stream: of a virtual stream, as JSON.
         state_bytes_per_buffered_sample: of a sample that waits in a shuffle buffer, as JSON.
         resume_seconds_per_stream: of a virtual stream, with nothing in a buffer.
@@ -87,6 +91,8 @@ class TrainingRates:
     first_byte_seconds: float = 0.0
     first_byte_spread: float = 0.0
     connection_bytes_per_second: float | None = None
+    worker_busy: float = 1.0
+    processors_busy: float = 1.0
     state_bytes_per_stream: float = 0.0
     state_bytes_per_buffered_sample: float = 0.0
     resume_seconds_per_stream: float = 0.0
@@ -116,9 +122,11 @@ class TrainingRates:
         for name, value in values.items():
             missing = value is None and name == "connection_bytes_per_second"
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if name not in known or not (missing or (number and value >= 0)):
+            share = name in ("worker_busy", "processors_busy")
+            if name not in known or not (missing or (number and value >= 0 and not (share and not 0 < value <= 1))):
                 raise UsageError(
-                    f"rates hold {name}={value!r}: they are numbers of at least 0, named {', '.join(known)}"
+                    f"rates hold {name}={value!r}: they are numbers of at least 0 (shares above 0, to 1), named "
+                    f"{', '.join(known)}"
                 )
         try:
             return cls(**values)
@@ -211,7 +219,7 @@ class _Measurement:
         shard_cpu = open_cpu + self._measure_tiny_shards()
         decoded = self._measure_decoded_size()
         self._advance("dataset and loader")
-        alone, small, large, start = self._measure_runs()
+        alone, single, small, large, start = self._measure_runs()
         dataset_cpu = statistics.median(
             max(0.0, each.cpu_seconds / each.samples - shard_cpu / max(per_shard, 1)) for each in alone
         )
@@ -220,12 +228,18 @@ class _Measurement:
         self._advance("states")
         states = self._measure_states(int(per_shard * len(self._urls)))
         local = local_path(self._urls[0]) is not None
+        shared_cpu = shard_cpu / max(per_shard, 1)
+        sample_cpu = max(dataset_cpu, sample_cpu - shared_cpu)
+        worker_busy = _find_busy(single, sample_cpu + shared_cpu, batch_cpu, 1)
+        processors_busy = _find_busy(
+            small + large, sample_cpu + shared_cpu + main_sample, batch_cpu + main_batch, self._workers
+        )
         return TrainingRates(
             cores=count_processors(),
             samples_per_shard=per_shard,
             sample_bytes=size / per_shard if per_shard else payload,
             decoded_bytes=decoded,
-            cpu_seconds_per_sample=max(dataset_cpu, sample_cpu - shard_cpu / max(per_shard, 1)),
+            cpu_seconds_per_sample=sample_cpu,
             cpu_seconds_per_shard=shard_cpu,
             cpu_seconds_per_byte=raw_cpu,
             batch_cpu_seconds=batch_cpu,
@@ -236,6 +250,8 @@ class _Measurement:
             first_byte_seconds=0.0 if local else statistics.median(latencies),
             first_byte_spread=0.0 if local else _find_spread(latencies),
             connection_bytes_per_second=None if local else bandwidth,
+            worker_busy=worker_busy if local else 1.0,
+            processors_busy=processors_busy if local else 1.0,
             **states,
         )
 
@@ -312,18 +328,24 @@ class _Measurement:
             raise NoSamples("the dataset gives no samples: there is nothing to measure")
         return float(_count_bytes(first))
 
-    def _measure_runs(self) -> tuple[list[_Costs], list[_Costs], list[_Costs], _Costs]:
-        """Return costs of the dataset alone, of loaders with small and large batches, and of starting a worker."""
+    def _measure_runs(self) -> tuple[list[_Costs], list[_Costs], list[_Costs], list[_Costs], _Costs]:
+        """Return costs of the dataset alone, of loaders with one worker, small and large batches, and of a start."""
         alone: list[_Costs] = []
+        single: list[_Costs] = []
         small: list[_Costs] = []
         large: list[_Costs] = []
         starts: list[_Costs] = []
         for turn in range(self._rounds + 1):
-            first = self._run_loader(self._batch_size, least=True)
-            runs = (self._run_alone(), self._run_loader(self._batch_size), self._run_loader(4 * self._batch_size))
+            first = self._run_loader(self._batch_size, 1, least=True)
+            runs = (
+                self._run_alone(),
+                self._run_loader(self._batch_size, 1),
+                self._run_loader(self._batch_size, self._workers),
+                self._run_loader(4 * self._batch_size, self._workers),
+            )
             if turn:
                 starts.append(first)
-                for kept, run in zip((alone, small, large), runs, strict=True):
+                for kept, run in zip((alone, single, small, large), runs, strict=True):
                     kept.append(run)
         start = _Costs(
             0,
@@ -335,7 +357,7 @@ class _Measurement:
         started = self._workers * start.cpu_seconds
         for kept in (small, large):
             kept[:] = [run._replace(cpu_seconds=max(0.0, run.cpu_seconds - started)) for run in kept]
-        return alone, small, large, start
+        return alone, single, small, large, start
 
     def _make_dataset(self, workers: int = 1) -> DataPipeline:
         dataset = DataPipeline(*self._stages)
@@ -347,10 +369,9 @@ class _Measurement:
         cpu = time.process_time() - before
         return _Costs(max(1, samples), 0, time.perf_counter() - began, cpu, 0.0)
 
-    def _run_loader(self, batch_size: int, *, least: bool = False) -> _Costs:
-        """Return the costs of a loader; ``least`` is of one worker, until its first batch."""
+    def _run_loader(self, batch_size: int, workers: int, *, least: bool = False) -> _Costs:
+        """Return the costs of a loader; ``least`` is until its first batch."""
         before, began = os.times(), time.perf_counter()
-        workers = 1 if least else self._workers
         loader = Loader(self._make_dataset(workers), batch_size, workers=workers, mode="processes", timings=False)
         samples = batches = 0
         first = 0.0
@@ -411,6 +432,24 @@ def _tell_apart(small: list[_Costs], large: list[_Costs], cost: Callable[[_Costs
     shares = [statistics.median(run.batches / run.samples for run in runs) for runs in (small, large)]
     per_batch = max(0.0, (costs[0] - costs[1]) / (shares[0] - shares[1])) if shares[0] > shares[1] else 0.0
     return max(0.0, min(cost - per_batch * share for cost, share in zip(costs, shares, strict=True))), per_batch
+
+
+def _find_busy(runs: list[_Costs], sample_cpu: float, batch_cpu: float, processors: int) -> float:
+    """Return the share of their time in which processors worked, 0 to 1: the median of some runs.
+
+    Args:
+        runs: their speeds count, from the first batch on.
+        sample_cpu: processor time of a sample.
+        batch_cpu: the same of a batch.
+        processors: that the runs had.
+    """
+    shares = []
+    for run in runs:
+        # of two batches one came before the clock began
+        if run.batches >= _FEWEST_BATCHES:
+            used = (run.batches - 1) / run.batches * (run.samples * sample_cpu + run.batches * batch_cpu)
+            shares.append(used / max(run.seconds * processors, 1e-9))
+    return min(1.0, statistics.median(shares)) or 1.0 if shares else 1.0
 
 
 def _find_spread(seconds: list[float]) -> float:

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from typing import Self
 
 from webdataset.core import errors
@@ -24,7 +25,10 @@ from webdataset.core.distributed import worker_context
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.logs import log
 from webdataset.flow.virtual_stream import warn_of_other_epoch
+from webdataset.loading.batching import END
 from webdataset.loading.loader import Loader, LoaderIterator
+from webdataset.loading.stats import LoaderStats
+from webdataset.loading.windows import estimate_bytes
 from webdataset.serving.shared_batches import ReceivedBatches
 from webdataset.serving.shared_server import VERSION, SharedServer, StreamPolicy
 from webdataset.serving.unix_channel import ChannelError, Message, UnixChannel, connect, find_socket_path, take_lock
@@ -33,6 +37,8 @@ from webdataset.stages.base import Json
 _RETRY_SECONDS = 0.02
 _LOOK_SECONDS = 1.0
 _WARN_SECONDS = 30.0
+# of a trainer; all others are of the loader that makes the batches
+_OWN_COUNTERS = ("epochs", "batches", "samples", "bytes", "failures", "running_seconds", "waiting_seconds")
 _POLICIES = ("lockstep", "drop", "detach")
 
 
@@ -98,6 +104,9 @@ class SharedLoader:
         self._early: deque[tuple[Message, list[int]]] = deque()
         self._process = os.getpid()
         self._current: weakref.ref[LoaderIterator[Json]] | None = None
+        self._stats = LoaderStats(workers=self._loader.workers)
+        # epoch, and samples received of it in all
+        self._counted = 0, 0
         self._ending: weakref.finalize[[], SharedLoader] | None = None
 
     # -- iteration
@@ -105,7 +114,7 @@ class SharedLoader:
     def __iter__(self) -> Iterator[Json]:
         """Receive an epoch; one that still runs is given up, and raises where it is asked for more."""
         self._give_up("another one was begun")
-        epoch = LoaderIterator(self._epoch())
+        epoch = LoaderIterator(self._count_batches(self._epoch()))
         self._current = weakref.ref(epoch)
         return epoch
 
@@ -115,6 +124,37 @@ class SharedLoader:
             running.give_up(reason)
         self._current = None
 
+    def _count_batches(self, batches: Generator[Json]) -> Generator[Json]:
+        """Yield the batches of an epoch, and count what came and how long it was waited for."""
+        stats, began = self._stats, time.perf_counter()
+        stats.epochs += 1
+        try:
+            while True:
+                before = time.perf_counter()
+                batch = next(batches, END)
+                now = time.perf_counter()
+                stats.waiting_seconds += now - before
+                stats.running_seconds += now - began
+                began = now
+                if batch is END:
+                    return
+                stats.batches += 1
+                stats.bytes += estimate_bytes(batch)
+                yield batch
+                del batch
+        except Exception:  # counted and raised again
+            stats.failures += 1
+            raise
+        finally:
+            stats.running_seconds += time.perf_counter() - began
+            batches.close()
+
+    def _count_samples(self, epoch: int, received: int) -> None:
+        """Take note of how many samples of an epoch were received in all."""
+        before = self._counted[1] if self._counted[0] == epoch else 0
+        self._stats.samples += max(0, received - before)
+        self._counted = epoch, received
+
     def _epoch(self) -> Generator[Json]:
         if os.getpid() != self._process:
             raise FlowError("this SharedLoader was made before a fork: make one in each process that reads")
@@ -122,6 +162,7 @@ class SharedLoader:
         fresh = self._state is None and self._base is None
         self._base, self._index, self._sequence = (state, -1), -1, None
         self._state, self._alone = None, False
+        self._counted = int(state["epoch"]), int(state["received"])
         self.epoch = int(state["epoch"]) + 1
         self._begun = finished = False
         try:
@@ -154,6 +195,7 @@ class SharedLoader:
                 self._alone = False
                 return
             self._base = None
+            self._count_samples(*self._loader.position[:2])
             yield batch
             del batch
         self._base = None
@@ -177,6 +219,7 @@ class SharedLoader:
         sequence = int(message["seq"])
         batch = self._received.decode(sequence, message["node"], message["blocks"])
         self._index, self._sequence, self._begun = int(message["index"]), sequence, True
+        self._count_samples(int(message["epoch"]), int(message["received"]))
         if self._base is not None and message["epoch"] != self._base[0]["epoch"]:
             # nothing was left of the epoch before
             self._base = self._loader.begin_state(int(message["epoch"]), None), -1
@@ -223,6 +266,7 @@ class SharedLoader:
             while (message := self._next_message()) is not None:
                 self._started = self._started or message["kind"] in ("joined", "alone")
                 if message["kind"] == "joined":
+                    self._counted = int(message["state"]["epoch"]), int(message["state"]["received"])
                     self._base, self._member = (message["state"], -1), True
                     self._index = -1
                     self.epoch = int(message["state"]["epoch"]) + 1
@@ -405,6 +449,18 @@ class SharedLoader:
         self.epoch = int(state["epoch"])
 
     # -- the rest
+
+    def stats(self) -> LoaderStats:
+        """Return the counters as they are now: what this trainer received, and how long it waited.
+
+        Times of workers, losses and memory are those of the stream's loader, and are known to its owner; to another
+        trainer those of its own loader, where it has read alone.
+        """
+        inner = self._loader.stats() if self._server is None else self._server.read_stats()
+        return replace(
+            inner,
+            **{name: getattr(self._stats, name) for name in _OWN_COUNTERS},
+        )
 
     @property
     def owner(self) -> bool:

@@ -23,6 +23,7 @@ from pathlib import Path
 from webdataset.core.errors import StateMismatch, WebDatasetError, describe_error
 from webdataset.core.logs import log
 from webdataset.loading.loader import Loader
+from webdataset.loading.stats import LoaderStats
 from webdataset.serving.shared_batches import SharedBlocks, encode_batch
 from webdataset.serving.unix_channel import ChannelError, Message, StreamLock, UnixChannel, close_in_children, listen
 
@@ -120,6 +121,10 @@ class SharedServer:
         if self._thread is not threading.current_thread():
             self._thread.join()
         self._wake.close()
+
+    def read_stats(self) -> LoaderStats:
+        """Return the counters of the loader as they are now."""
+        return self._loader.stats()
 
     # -- the thread
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from webdataset.core import settings
 from webdataset.core.fork_safety import ForkSafeRLock
+from webdataset.storage.request_budget import stop_waiting_at
 
 if TYPE_CHECKING:
     from webdataset.storage.streams import Stream
@@ -199,6 +200,7 @@ class PrefetchTask:
         self._pieces: SimpleQueue[bytes | None] = SimpleQueue()
         self._opened = threading.Event()
         self._enough = self._cancelled = False
+        self._stopped = threading.Event()
         self.grant = grant
         self.owner = os.getpid()
         self.length: int | None = None
@@ -219,7 +221,11 @@ class PrefetchTask:
         self._start(self._run, opener)
 
     def _start(self, run: Callable[..., None], *arguments: object) -> None:
-        self._thread = threading.Thread(target=run, args=arguments, name="webdataset-ahead", daemon=True)
+        def work() -> None:
+            with stop_waiting_at(self._stopped):
+                run(*arguments)
+
+        self._thread = threading.Thread(target=work, name="webdataset-ahead", daemon=True)
         self._thread.start()
 
     def _run(self, opener: "Callable[[], Stream]") -> None:
@@ -377,6 +383,7 @@ class PrefetchTask:
     def cancel(self) -> None:
         """Ask the thread to stop soon; see :meth:`close`."""
         self._enough = self._cancelled = True
+        self._stopped.set()
         if self.stream is not None and self.owner == os.getpid():
             interrupt = getattr(self.stream, "interrupt", None)
             if interrupt is not None and self.running:

@@ -3,7 +3,9 @@
 Every request waits for its turn here (:func:`take_turn`), and a refusal for too many requests (429, 503) slows all
 processes down together (:func:`note_refusal`); :mod:`webdataset.storage.request_rate` says how much. The state is 64
 bytes in a file of the runtime folder, mapped into each process, and changed under a lock that the system frees with
-its process. Nothing sleeps under the lock, and a process that dies while it waits wastes one slot.
+its process. Nothing sleeps under the lock, and a process that dies while it waits wastes one slot. A thread that reads
+ahead is woken from its wait where its reader leaves (:func:`stop_waiting_at`); others wait in short sleeps, which
+Ctrl-C ends.
 
 While no rate is set and no service has refused, a turn costs a look at the mapped bytes and a count, about a
 microsecond: no lock, no call of the system. That count may lose some of two processes that count at once; it is an
@@ -15,6 +17,7 @@ import hashlib
 import mmap
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import astuple
@@ -22,6 +25,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from webdataset.core import settings
+from webdataset.core.errors import SourceError
 from webdataset.core.fork_safety import ForkSafeLock
 from webdataset.core.logs import log
 from webdataset.core.runtime_folder import open_private_file, open_runtime_folder
@@ -48,6 +52,8 @@ _LOCK_SECONDS = 1.0
 # each has descriptors: a program may read from any number of web servers
 _MOST_SERVICES = 64
 
+# of the thread: when set, it waits for no turn any more
+_thread = threading.local()
 # late-bound, for tests
 clock = time.monotonic
 sleep = time.sleep
@@ -94,6 +100,9 @@ class RequestBudget:
 
         Args:
             bound: requests a second that the user allows; 0 for no budget.
+
+        Raises:
+            SourceError: what this thread reads is not wanted any more.
         """
         if bound == 0:
             return Turn(self, -1.0)
@@ -133,6 +142,9 @@ class RequestBudget:
         """Sleep until a slot; tell whether a refusal came meanwhile, so that the slot is void."""
         until = clock() + seconds
         while (left := until - clock()) > 0:
+            stopped: threading.Event | None = getattr(_thread, "stopped", None)
+            if stopped is not None and stopped.is_set():
+                raise SourceError("a request waited for its turn, and its reader has left")
             # a decrease is noticed within the pause that it brings
             sleep(min(left, 0.1))
             if _NUMBER.unpack_from(self._bytes, _GENERATION_OFFSET)[0] != generation:
@@ -183,6 +195,20 @@ _budgets: dict[str, RequestBudget] = {}
 _opening = ForkSafeLock()
 
 
+@contextlib.contextmanager
+def stop_waiting_at(stopped: threading.Event) -> Iterator[None]:
+    """Let requests of this thread wait for their turns no longer than until an event.
+
+    Args:
+        stopped: is set by another thread.
+    """
+    before, _thread.stopped = getattr(_thread, "stopped", None), stopped
+    try:
+        yield
+    finally:
+        _thread.stopped = before
+
+
 def take_turn(address: str) -> Turn:
     """Wait until a request to a service may be sent.
 
@@ -191,6 +217,9 @@ def take_turn(address: str) -> Turn:
 
     Returns:
         What :func:`note_refusal` needs.
+
+    Raises:
+        SourceError: what this thread reads is not wanted any more.
     """
     budget = _budgets.get(service := _service_of(address)) or _open_budget(service)
     return budget.take_turn(settings.REQUESTS_PER_SECOND.get())

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -80,6 +81,7 @@ LIMITS: dict[str, tuple[dict[str, Any], float]] = {
     "connections": ({"cores": 99, "workers": 1, "connections": 7}, 2 * 7 * 100 / 0.15),
     "network of a host": ({"cores": 99, "host_bytes_per_second": 1e6}, 1000.0),
     "bytes of the store": ({"cores": 99, "store_bytes_per_second": 5e5}, 500.0),
+    "requests of a host": ({"cores": 99, "host_requests_per_second": 2.5}, 250.0),
     "requests of the store": ({"cores": 99, "requests_per_second": 1.5, "prefixes": 2}, 300.0),
     "trainer": ({"cores": 99, "samples_per_second": 60.0}, 120.0),
 }
@@ -103,6 +105,34 @@ def test_what_limits(name):
     assert (name == "trainer") == (not any("limit" in text for text in found.advice))
     if name == "trainer":
         assert found.trainer_waits == 0
+
+
+def test_processors_are_busy_for_a_share_of_their_time():
+    """Where processes wait for each other, disks or other programs, processors and workers allow as much less."""
+    job = TrainingJob(ranks=2, ranks_per_host=2, workers=1)
+    whole, shared = (
+        forecast_training(TABLE, job, rates) for rates in (RATES, replace(RATES, worker_busy=0.8, processors_busy=0.5))
+    )
+    ratios = {name: shared.allowed[name] / speed for name, speed in whole.allowed.items()}
+    assert ratios == pytest.approx({"processors": 0.5, "workers": 0.8, "rank's thread": 1.0, "connections": 1.0})
+    inline = forecast_training(TABLE, replace(job, workers=0), replace(RATES, worker_busy=0.8))
+    assert inline.allowed["rank's thread"] == pytest.approx(0.8 * 2 / (0.001 + 0.01 / 100 + 1e-4 + 0.0001 + 0.00005))
+
+
+def test_a_worker_that_waits_is_not_taken_for_a_busy_one(tmp_path):
+    """Waiting that costs no processor time (a disk, say) is in the forecast: it is in the speed that was measured."""
+    urls = make_shards(tmp_path, [20, 20, 20])
+
+    def wait(sample):
+        time.sleep(0.02)
+        return sample
+
+    found = measure_rates(wds.WebDataset(urls, shardshuffle=False).map(wait), batch_size=2, seconds=1.0, rounds=1)
+    assert 0 < found.worker_busy < 0.5
+    assert 0 < found.processors_busy < 0.5
+    job = TrainingJob(ranks=1, ranks_per_host=1, workers=1, batch_size=4)
+    # fifty samples a second are the most that a worker gives
+    assert forecast_training(ShardTable.uniform(3, 20, 1000.0), job, found).samples_per_second < 100
 
 
 def test_memory_states_start_and_failures():
@@ -163,6 +193,30 @@ def test_advice():
         forecast_training(ShardTable.uniform(3, 0, 1.0), TrainingJob(), RATES)
 
 
+def test_a_start_of_all_hosts_at_once():
+    """Refused hosts recover slowly; with the store's limit shared out between hosts the start takes what it must."""
+    job = TrainingJob(
+        ranks=10_000,
+        ranks_per_host=8,
+        workers=8,
+        streams=80_000,
+        requests_per_second=5500.0,
+        cores=96,
+        samples_per_second=4,
+    )
+    table = ShardTable.uniform(100_000, 100, 1000.0)
+    ideal = 1250 * 64 * 3 / 5500
+    freely = forecast_training(table, job, RATES)
+    assert freely.start_steps["first bytes"] > 3 * ideal
+    assert freely.start_refused > 0
+    [advice] = [text for text in freely.advice if "WDS_REQUESTS_PER_SECOND=4.4" in text]
+    assert "it comes after 4" in advice
+    bounded = forecast_training(table, replace(job, host_requests_per_second=4.4), RATES)
+    assert bounded.start_steps["first bytes"] < 1.05 * ideal + 1
+    assert bounded.start_refused == 0
+    assert not any("WDS_REQUESTS_PER_SECOND" in text for text in bounded.advice)
+
+
 def test_ten_thousand_ranks():
     """80 000 processes over 100 000 shards: the planned shares, and a burst of 240 000 requests."""
     limits = {"samples_per_second": 400.0, "requests_per_second": 5500.0, "prefixes": 5, "cores": 96}
@@ -212,6 +266,8 @@ def test_rates_are_kept(tmp_path):
     for change, message in (
         ({"version": 2}, "version 1"),
         ({"cores": -1}, "cores=-1"),
+        ({"worker_busy": 0}, "worker_busy=0"),
+        ({"processors_busy": 1.5}, "processors_busy=1.5"),
         ({"cores": None}, "cores=None"),
         ({"cores": "4"}, "cores='4'"),
         ({"cpu_seconds_per_byte": float("nan")}, "cpu_seconds_per_byte=nan"),

@@ -99,6 +99,50 @@ def run_all(train, count):
     assert not any(each.is_alive() for each in threads)
 
 
+def test_each_trainer_counts_what_it_receives(shards, make):
+    """Counters are those of a loader of one's own; the owner knows the workers, too."""
+    trainers = [make(trainers=2, workers=2) for _ in range(2)]
+    own = wds.Loader(dataset(shards), 8)
+    for batch in own:
+        del batch
+    expected = own.stats()
+
+    def train_once(number):
+        for batch in trainers[number]:
+            del batch
+
+    run_all(train_once, 2)
+    for trainer in trainers:
+        found = trainer.stats()
+        for name in ("epochs", "batches", "samples", "bytes", "failures"):
+            assert getattr(found, name) == getattr(expected, name), name
+        assert 0 < found.waiting_seconds <= found.running_seconds
+        assert found.workers == 2
+        assert (len(found.worker_busy_seconds) == 2) == trainer.owner
+        assert f"samples_total {expected.samples}" in found.prometheus()
+    # an epoch is given up, and another one read: what came counts
+    batches = iter(trainers[0])
+    trainers[1].close()
+    next(batches)
+    del batches
+    assert trainers[0].stats().samples == expected.samples + 8
+    assert trainers[0].stats().epochs == 2
+
+
+def test_counters_of_a_trainer_that_reads_alone(shards, make):
+    """What a detached trainer reads by itself counts, each sample once."""
+    fast, slow = (make(policy="detach", window=4, trainers=2) for _ in range(2))
+    reader = threading.Thread(target=lambda: [None for _ in fast], daemon=True)
+    reader.start()
+    batches = iter(slow)
+    next(batches)
+    reader.join(60)
+    for batch in batches:
+        del batch
+    assert (slow.stats().samples, slow.stats().batches) == (120, 15)
+    assert (fast.stats().samples, fast.stats().batches) == (120, 15)
+
+
 def test_arrays_are_read_only(make):
     """Nobody writes into shared memory by mistake."""
     batch = next(iter(make()))

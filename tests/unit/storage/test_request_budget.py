@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from support.bucket_server import BucketServer
+from webdataset.core.errors import SourceError
 from webdataset.storage import request_budget
 from webdataset.storage.open_url import open_url
+from webdataset.storage.prefetch_worker import PrefetchBudget, PrefetchTask
 from webdataset.storage.request_budget import RequestBudget, note_refusal, take_turn
 
 ADDRESS = "http://service.test/path"
@@ -262,3 +265,45 @@ def test_s3_services_are_asked_within_the_budget(monkeypatch):
     (budget,) = request_budget._budgets.values()
     assert server.refused >= 1
     assert budget._load().generation >= 1
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_a_thread_that_reads_ahead_is_woken_from_its_wait(monkeypatch, scheme):
+    """Where its reader closes, a thread whose turn is minutes away ends, and sends nothing."""
+    if scheme == "s3":
+        pytest.importorskip("botocore")
+    monkeypatch.setenv("WDS_REQUESTS_PER_SECOND", "0.001")
+    with BucketServer() as server:
+        url = f"{server.root}/object" if scheme == "http" else "s3://bucket/object"
+        options = {} if scheme == "http" else {"anonymous": True, "endpoint_url": server.root}
+        take_turn(server.root)
+        waits, real = threading.Event(), time.sleep
+        monkeypatch.setattr(request_budget, "sleep", lambda seconds: (waits.set(), real(seconds)))
+        budget = PrefetchBudget()
+        task = PrefetchTask(lambda: open_url(url, storage_options=options), 100, budget.take(100))
+        assert waits.wait(60)
+        task.cancel()
+        task._thread.join(60)
+        assert not task.running
+        assert isinstance(task.refused, SourceError)
+        assert "its reader has left" in str(task.refused)
+        assert server.served == 0
+        task.close()
+
+
+def test_an_interrupt_ends_a_wait(monkeypatch):
+    """Ctrl-C in a program whose turn is minutes away is raised at once."""
+    monkeypatch.setenv("WDS_REQUESTS_PER_SECOND", "0.001")
+    take_turn(ADDRESS)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt(seconds):
+        assert 0 < seconds <= 0.1
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(request_budget, "sleep", interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            take_turn(ADDRESS)
+    finally:
+        signal.signal(signal.SIGINT, before)
