@@ -18,6 +18,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -212,8 +213,11 @@ class Guard:
                 await explain_error(error)(scope, receive, send_with_headers)
 
 
-class _TooLarge(Exception):
-    """A body of more bytes than a request may have."""
+class _TooLarge(HTTPException):
+    """A body of more bytes than a request may have; the application answers it as any other status."""
+
+    def __init__(self) -> None:
+        super().__init__(413)
 
 
 def _limit_body(receive: Receive) -> Receive:

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from webdataset.core.errors import SourceError, UsageError, WebDatasetError
 from webdataset.viewer import media_routes, query_routes, sample_routes
 from webdataset.viewer.http_messages import explain_error, make_error
-from webdataset.viewer.security import Access, Guard, Report
+from webdataset.viewer.security import MOST_BODY, Access, Guard, Report
 from webdataset.viewer.session import Session
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -65,8 +65,14 @@ def _explain(request: Request, error: Exception) -> Response:  # noqa: ARG001  s
 
 def _explain_status(request: Request, error: Exception) -> Response:  # noqa: ARG001  starlette's signature
     status = getattr(error, "status_code", 500)
-    text = {404: "there is nothing under this address", 405: "this address does not take this method"}
-    return make_error(status, "HttpError", text.get(status, "the request cannot be answered"))
+    text = {
+        404: "there is nothing under this address",
+        405: "this address does not take this method",
+        413: f"the body of a request has at most {MOST_BODY} bytes",
+    }
+    return make_error(
+        status, "TooLarge" if status == 413 else "HttpError", text.get(status, "the request cannot be answered")
+    )
 
 
 class StoreLimits:

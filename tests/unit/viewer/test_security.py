@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import webdataset as wds
 from support.view_command import RunningViewer
+from webdataset.testing import archives
 
 ROUTES = (
     "dataset", "shards", "samples", "sample", "payload", "bytes", "thumbnail", "waveform", "array", "search",
@@ -257,6 +258,21 @@ def test_requests_have_limits(viewer):
     )
     assert viewer.ask_raw(chunked).split(b" ")[1] == b"413"
     assert viewer.ask("/api/dataset").status == 200
+
+
+def test_a_large_change_of_tags_is_refused(tmp_path):
+    """A body whose size is not announced is refused with 413 and its reason, by every route that takes one."""
+    (tmp_path / "x.tar").write_bytes(archives.of_samples(archives.samples(2)))
+    with RunningViewer(tmp_path / "x.tar", "--tags", tmp_path / "tags.tsv") as running:
+        head = f"POST /api/tags HTTP/1.1\r\nHost: 127.0.0.1:{running.port}\r\nAuthorization: Bearer {running.token}\r\n"
+        rest = b"Content-Type: application/json\r\nX-WDS-View: 1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunk = b"%x\r\n%s\r\n" % (50_000, b"x" * 50_000)
+        answer = running.ask_raw(head.encode() + b"Connection: close\r\n" + rest + chunk * 3 + b"0\r\n\r\n")
+        assert answer.split(b" ")[1] == b"413"
+        assert b'"type":"TooLarge"' in answer
+        assert b"content-security-policy: sandbox" in answer.lower()
+        assert running.ask("/api/tags").value["tags"] == {}
+        assert running.log() == ""
 
 
 @given(junk=st.binary(max_size=300))
