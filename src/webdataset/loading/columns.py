@@ -69,6 +69,7 @@ class Columns(NamedTuple):
         fields: a column for each key; None where it stands in the window's block.
         size: number of samples.
         placed: some columns stand in the window's block.
+        shown: the keys in the order of the first sample, where that is not the block's.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class Columns(NamedTuple):
     fields: list[FieldColumn | None]
     size: int
     placed: bool = False
+    shown: tuple[object, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -95,7 +97,7 @@ class Columns(NamedTuple):
         if start == 0 and stop == self.size:
             return self
         fields = [None if column is None else column.cut(start, stop) for column in self.fields]
-        return Columns(self.kind, self.keys, fields, stop - start, self.placed)
+        return self._replace(fields=fields, size=stop - start)
 
     def assemble(self, finish: Callable[[list[Any]], object]) -> object:
         """Return the batch.
@@ -105,7 +107,8 @@ class Columns(NamedTuple):
         """
         made = [_finish_column(column, finish) for column in self.fields if column is not None]
         if self.kind == "dict":
-            return dict(zip(self.keys, made, strict=True))
+            batch = dict(zip(self.keys, made, strict=True))
+            return {key: batch[key] for key in self.shown} if self.shown else batch
         return tuple(made) if self.kind == "tuple" else made[0]
 
 
@@ -170,18 +173,22 @@ def _collate_dicts(samples: Sequence[dict[object, Any]]) -> Columns | None:
     return Columns("dict", tuple(first), list(fields), len(samples))
 
 
-def collate_beside(layout: BatchLayout, others: Sequence[int], rows: Sequence[Sequence[Any]]) -> Columns:
+def collate_beside(
+    layout: BatchLayout, others: Sequence[int], rows: Sequence[Sequence[Any]], shown: tuple[object, ...]
+) -> Columns:
     """Return the fields that travel beside a block, of samples that were written into it.
 
     Args:
         layout: of the block.
         others: places of the fields beside it.
         rows: for each sample, these fields.
+        shown: the keys in the order of the first sample.
     """
     fields: list[FieldColumn | None] = [None] * len(layout.keys)
     for place, values in zip(others, zip(*rows, strict=True), strict=False):
         fields[place] = collate_column(list(values))
-    return Columns(layout.kind, layout.keys, fields, len(rows), placed=True)
+    shown = () if shown == layout.keys else shown
+    return Columns(layout.kind, layout.keys, fields, len(rows), placed=True, shown=shown)
 
 
 def estimate_bytes(value: object) -> int:
@@ -222,7 +229,7 @@ def place_fields(columns: Columns, layout: BatchLayout, arrays: Sequence[Array])
     fields = list(columns.fields)
     for column, array in zip(layout.columns, arrays, strict=True):
         fields[column.place] = FieldColumn(STACKED, array, array.nbytes, column.tensor)
-    return Columns(columns.kind, columns.keys, fields, columns.size)
+    return columns._replace(fields=fields, placed=False)
 
 
 class RowOrder:
@@ -239,10 +246,11 @@ class RowOrder:
         self._order: list[int] | None = None
         if len(parts) == 1:
             return
-        if self.count == span and all(type(rows) is range for rows in parts):
-            strides = cast("Sequence[range]", parts)
-            self._slices = [slice(rows.start, rows.stop, rows.step) for rows in strides]
-            return
+        if self.count == span:
+            slices = [slice(rows.start, rows.stop, rows.step) for rows in parts if isinstance(rows, range)]
+            if len(slices) == len(parts):
+                self._slices = slices
+                return
         flat = list(chain.from_iterable(parts))
         self._order = sorted(range(self.count), key=flat.__getitem__)
 
@@ -302,21 +310,24 @@ def merge_columns(parts: Sequence[Columns], order: RowOrder = IN_SEQUENCE) -> Co
             return None
         sources.append([part.fields[places[key]] for key in first.keys])
     fields = [_merge_field(columns, order) for columns in zip(*sources, strict=True)]
-    return Columns(first.kind, first.keys, fields, sum(part.size for part in parts), first.placed)
+    return first._replace(fields=fields, size=sum(part.size for part in parts))
 
 
-def _merge_field(parts: Sequence[FieldColumn | None], order: RowOrder) -> FieldColumn | None:
-    columns = [column for column in parts if column is not None]
-    if not columns:
-        return None
+def _merge_field(columns: Sequence[FieldColumn | None], order: RowOrder) -> FieldColumn | None:
     first = columns[0]
-    form, size_bytes = first.form, sum(column.size_bytes for column in columns)
-    alike = all(column.form == form for column in columns)
+    if first is None:
+        return None
+    form, tensor = first.form, first.tensor
+    values, size_bytes, alike = [], 0, True
+    for column in cast("Sequence[FieldColumn]", columns):
+        values.append(column.values)
+        size_bytes += column.size_bytes
+        alike = alike and column.form == form
     if alike and form in (LISTED, LOOSE):
-        return FieldColumn(form, order.merge_lists([column.values for column in columns]), size_bytes)
-    kinds = {(column.tensor, column.values.dtype, column.values.shape[1:]) for column in columns} if alike else ()
-    if len(kinds) == 1:
-        return FieldColumn(form, order.merge_arrays([each.values for each in columns]), size_bytes, first.tensor)
+        return FieldColumn(form, order.merge_lists(values), size_bytes)
+    columns = cast("Sequence[FieldColumn]", columns)
+    if alike and len({(each.tensor, each.values.dtype, each.values.shape[1:]) for each in columns}) == 1:
+        return FieldColumn(form, order.merge_arrays(values), size_bytes, tensor)
     return FieldColumn(LOOSE, order.merge_lists([column.listed() for column in columns]), size_bytes)
 
 

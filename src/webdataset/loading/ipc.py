@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _INLINE_BYTES = 1 << 16
 # bytes from here on are copied once on each side, and not through the stream of small values
 _LARGE_BYTES = 1 << 13
+# a value, on average
+_SMALL_BYTES = 1 << 9
 _CONTAINERS = frozenset([dict, list, tuple])
 _BYTES = frozenset([bytes])
 # of a part that comes through the pipe: the first byte (no pickle's), the number of pieces; the size of each
@@ -198,6 +200,12 @@ def _expose_bytes(value: object, depth: int) -> object:
     return exposed if isinstance(value, list) else tuple(exposed)
 
 
+def _expose_column(column: FieldColumn) -> object:
+    # what is small on the whole is copied as fast as it is looked at
+    few = column.size_bytes < _SMALL_BYTES * len(column.values)
+    return column.values if few else _expose_bytes(column.values, 1)
+
+
 def _pack_part(part: WindowPart) -> tuple[Any, ...]:
     """Return a part as a tuple of values that are pickled fast."""
     rows = part.rows
@@ -230,17 +238,17 @@ def _pack_columns(columns: Columns) -> tuple[Any, ...]:
     fields = [
         None
         if column is None
-        else (column.form, _expose_bytes(column.values, 1), column.size_bytes)
+        else (column.form, _expose_column(column), column.size_bytes)
         if column.form in (LISTED, LOOSE)
         else (column.form, column.values.tobytes(), column.size_bytes, column.values.dtype.str)
         for column in columns.fields
     ]
-    return columns.kind, columns.keys, fields, columns.size, columns.placed
+    return columns.kind, columns.keys, fields, columns.size, columns.placed, columns.shown
 
 
 def _unpack_columns(packed: tuple[Any, ...]) -> Columns:
-    kind, keys, fields, size, placed = packed
-    return Columns(kind, keys, [None if field is None else _unpack_field(*field) for field in fields], size, placed)
+    kind, keys, fields, *rest = packed
+    return Columns(kind, keys, [None if field is None else _unpack_field(*field) for field in fields], *rest)
 
 
 def _unpack_field(form: str, values: list[Any] | bytes, size_bytes: int, dtype: str = "") -> FieldColumn:

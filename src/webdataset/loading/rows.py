@@ -54,6 +54,8 @@ class WindowRows:
         self._places = [column.place for column in layout.columns]
         count = len(layout.keys)
         # places of the fields without a column
+        # the keys in the order of the first sample
+        self.shown: tuple[object, ...] = ()
         self.others = [place for place in range(count) if place not in self._places]
 
     def expect(self, row: int) -> None:
@@ -93,6 +95,8 @@ class WindowRows:
         values = layout.values(sample) if layout is not None else None
         if values is None or not self._write_row(row, values):
             return False, sample
+        if not self.shown:
+            self.shown = tuple(sample) if isinstance(sample, dict) else layout.keys
         return True, list(map(values.__getitem__, self.others))
 
     def _write_row(self, row: int, values: Sequence[object]) -> bool:

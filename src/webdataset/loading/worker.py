@@ -419,7 +419,7 @@ def _name_rows(indices: list[int], first: int) -> Sequence[int]:
 def _collate_part(part: WindowPart, rows: WindowRows) -> None:
     """Make columns of a part's samples, where they fit into one batch."""
     if rows.layout is not None and all(part.placed):
-        columns: Columns | None = collate_beside(rows.layout, rows.others, part.beside)
+        columns: Columns | None = collate_beside(rows.layout, rows.others, part.beside, rows.shown)
     else:
         columns = None if any(part.placed) else collate_rows(part.beside)
     if columns is not None:
