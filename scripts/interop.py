@@ -21,6 +21,7 @@ OURS = [
     "torch",
     "pytest>=9.0",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "hypothesis>=6.100",
 ]
 # Versions are fixed, so that a failure is a change of ours. CPU builds of torch alone: constraints.txt holds it.
@@ -91,11 +92,10 @@ def prepare() -> tuple[Path, Path | None]:
     """
     python, apart = environment(PLACE), environment(WIDS)
     begun = time.monotonic()
-    problem = install(python, OURS)
-    if problem:
-        sys.exit(f"this library could not be installed: {problem}")
-    for peer in PEERS:
-        told(peer, install(python, [peer]))
+    if install(python, [*OURS, *PEERS]):
+        install_one_by_one(python)
+    else:
+        print(f"{', '.join(PEERS)}: installed", flush=True)
     for peer in ALONE:
         told(peer, install(python, ["--no-deps", peer]))
     borrow(WIDS, PLACE)
@@ -103,6 +103,19 @@ def prepare() -> tuple[Path, Path | None]:
     told(WIDS_PEER, problem)
     print(f"environments are ready after {time.monotonic() - begun:.0f} s", flush=True)
     return python, None if problem else apart
+
+
+def install_one_by_one(python: Path) -> None:
+    """Install this library, then each project by itself, where they cannot be had together.
+
+    Args:
+        python: the environment's interpreter.
+    """
+    problem = install(python, OURS)
+    if problem:
+        sys.exit(f"this library could not be installed: {problem}")
+    for peer in PEERS:
+        told(peer, install(python, [peer]))
 
 
 def borrow(target: Path, source: Path) -> None:
@@ -141,8 +154,21 @@ def main() -> int:
     variables = {**os.environ, "WDS_INTEROP": "1", "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     if apart:
         variables["WDS_INTEROP_WIDS"] = str(apart)
-    # The warnings of other projects are theirs.
-    command = [str(python), "-m", "pytest", *TESTS, "-q", "-o", "filterwarnings=ignore", *rest]
+    # A file stays in one process, since some projects start servers of their own in it. Their warnings are theirs.
+    command = [
+        str(python),
+        "-m",
+        "pytest",
+        *TESTS,
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "-o",
+        "filterwarnings=ignore",
+    ]
+    command += rest
     status = subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
     return 0 if status == 5 else status
 
