@@ -14,6 +14,7 @@ import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def damaged_copies(way: Way, own: Path, folder: Path) -> dict[str, list[Path]]:
         return lambda path: flip(path, int(path.stat().st_size * share))
 
     found = {"cut": [copy("cut", cut)], "payload": [copy(f"payload{share}", flip_at(share)) for share in SHARES]}
-    found["header"] = [copy(f"header{place}", lambda path, place=place: flip(path, place)) for place in way.places]
+    found["header"] = [copy(f"header{place}", partial(flip, place=place)) for place in way.places]
     return found
 
 

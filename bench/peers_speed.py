@@ -18,7 +18,7 @@ import statistics
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -185,18 +185,13 @@ def damage(ways: Mapping[str, Way]) -> Answers:
     found: Answers = {}
     for name, way in ways.items():
         with workspace() as folder:
-            found[name] = survive(lambda way=way, folder=folder: examine(way, folder / "one"))
+            try:
+                found[name] = examine(way, folder / "one")
+            except (RefusedError, GoneError, OSError, ValueError) as error:
+                found[name] = {"left_out": str(error)}
             sweep(folder)
         show("peers damage", library=name, **found[name])
     return found
-
-
-def survive(job: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Do a job; where a library fails, return why instead, so that the others are asked."""
-    try:
-        return job()
-    except (RefusedError, GoneError, OSError, ValueError) as error:
-        return {"left_out": str(error)}
 
 
 def main() -> None:

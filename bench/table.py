@@ -76,7 +76,8 @@ ROWS_OF: dict[str, tuple[Row, ...]] = {
         Row("raw iteration W4, gzip", "raw W4", "ratio", 28, 36),
     ),
     "raw_litdata": (
-        Row("raw iteration W1, litdata on its own format being 1", "raw W1 litdata", "ratio", 1, 0.8, smaller=True),
+        Row("raw iteration W1, litdata's memory views being 1", "raw W1 litdata", "ratio", 1, 0.8, smaller=True),
+        Row("the same, its views copied into bytes being 1", "raw W1 litdata", "ratio_bytes", None, None, smaller=True),
     ),
     "limit": (
         Row("share of the readinto limit W1", "limit W1", "ratio", 0.40, 0.55),

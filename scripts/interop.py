@@ -25,6 +25,7 @@ OURS = [
     "torch",
     "pytest>=9.0",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "hypothesis>=6.100",
 ]
 # Versions are fixed, so that a failure is a change of ours. CPU builds of torch alone: constraints.txt holds it.
@@ -120,11 +121,10 @@ def prepare() -> tuple[Path, dict[str, str]]:
     """
     begun = time.monotonic()
     python = environment(PLACE)
-    problem = install(python, OURS)
-    if problem:
-        sys.exit(f"this library could not be installed: {problem}")
-    for peer in PEERS:
-        told(peer, install(python, [peer]))
+    if install(python, [*OURS, *PEERS]):
+        install_one_by_one(python)
+    else:
+        print(f"{', '.join(PEERS)}: installed", flush=True)
     for peer in ALONE:
         told(peer, install(python, ["--no-deps", peer]))
     apart = {}
@@ -141,6 +141,19 @@ def prepare() -> tuple[Path, dict[str, str]]:
         apart["WDS_INTEROP_IMG2DATASET"] = str(own)
     print(f"environments are ready after {time.monotonic() - begun:.0f} s", flush=True)
     return python, apart
+
+
+def install_one_by_one(python: Path) -> None:
+    """Install this library, then each project by itself, where they cannot be had together.
+
+    Args:
+        python: the environment's interpreter.
+    """
+    problem = install(python, OURS)
+    if problem:
+        sys.exit(f"this library could not be installed: {problem}")
+    for peer in PEERS:
+        told(peer, install(python, [peer]))
 
 
 def borrow(target: Path, source: Path) -> None:
@@ -181,8 +194,21 @@ def main() -> int:
     if options.prepare:
         return 0
     variables = {**os.environ, "WDS_INTEROP": "1", "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", **apart}
-    # The warnings of other projects are theirs.
-    command = [str(python), "-m", "pytest", *TESTS, "-q", "-o", "filterwarnings=ignore", *rest]
+    # A file stays in one process, since some projects start servers of their own in it. Their warnings are theirs.
+    command = [
+        str(python),
+        "-m",
+        "pytest",
+        *TESTS,
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "-o",
+        "filterwarnings=ignore",
+    ]
+    command += rest
     status = subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
     return 0 if status == 5 else status
 

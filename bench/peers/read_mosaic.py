@@ -6,6 +6,7 @@ none; nothing here uses it. ``transformers``, which it imports as well, looks fo
 
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import transformers.utils  # noqa: F401  before torchvision seems to be there
 
@@ -20,7 +21,7 @@ from streaming import MDSWriter, StreamingDataset  # noqa: E402
 
 def convert(shards, folder):
     """Convert the shards into MDS files of 64 MB, its default."""
-    sink = None
+    sink: Any = None
     for sample in grouped(shards):
         if sink is None:
             columns = {name: "str" if name == "key" else "bytes" for name in sample}

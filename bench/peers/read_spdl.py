@@ -13,7 +13,8 @@ def members(shards):
 
 def samples_of(shards):
     """Yield the samples of neighbouring members with the same key."""
-    last, fields = None, {}
+    last: str | None = None
+    fields: dict[str, bytes] = {}
     for name, content in members(shards):
         key, _, field = name.partition(".")
         if key != last:

@@ -21,7 +21,9 @@ def augment(picture):
     height, width = picture.shape[:2]
     high, wide = (random.randint(side // 2, side) for side in (height, width))
     top, left = random.randint(0, height - high), random.randint(0, width - wide)
-    part = Image.fromarray(picture).resize((SIZE, SIZE), Image.BILINEAR, box=(left, top, left + wide, top + high))
+    part = Image.fromarray(picture).resize(
+        (SIZE, SIZE), Image.Resampling.BILINEAR, box=(left, top, left + wide, top + high)
+    )
     pixels = np.asarray(part)[:, :: random.choice((1, -1))]
     return ((pixels * np.float32(1 / 255) - MEAN) * SCALE).transpose(2, 0, 1)
 

@@ -1,5 +1,7 @@
 """TurboLoader: tar shards of JPEGs, which it always decodes; it gives no other field."""
 
+from typing import Any
+
 import turboloader
 from reader import Again, Reader
 
@@ -25,7 +27,7 @@ def samples(batch):
 
 def train(shards, _folder):
     """Return float32[64, 3, 224, 224] of pictures cropped at random, flipped, resized and normalised."""
-    options = {"batch_size": BATCH, "num_workers": 1, "image_size": 224, "train_aug": True}
+    options: dict[str, Any] = {"batch_size": BATCH, "num_workers": 1, "image_size": 224, "train_aug": True}
     options |= {"output_format": "numpy_chw", "transform": turboloader.ImageNetNormalize()}
     return Again(lambda: chained(turboloader.DataLoader(shard, **options) for shard in shards))
 

@@ -2,6 +2,7 @@
 
 import tarfile
 from collections import namedtuple
+from typing import Any
 
 # open(shards, folder) gives something that can be iterated again and again; count(item) is None where an item is one
 # sample; samples(item) yields (key, {field: bytes})
@@ -27,14 +28,15 @@ def grouped(shards):
     """Yield {"key": ..., field: bytes} of the samples of tar shards, read with the standard library."""
     for shard in shards:
         with tarfile.open(shard) as archive:
-            sample = {}
+            sample: dict[str, Any] = {}
             for member in archive:
                 key, _, field = member.name.partition(".")
                 if sample and sample["key"] != key:
                     yield sample
                     sample = {}
                 sample["key"] = key
-                sample[field] = archive.extractfile(member).read()
+                content = archive.extractfile(member)
+                sample[field] = content.read() if content else b""
             if sample:
                 yield sample
 

@@ -16,6 +16,7 @@ import time
 import warnings
 import zlib
 from pathlib import Path
+from typing import Any
 
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -52,7 +53,7 @@ class Reading:
 
     def __init__(self, module, reader):
         self.module, self.reader = module, module.READERS[reader]
-        self.opened = None
+        self.opened: Any = None
 
     def open(self, shards, folder):
         """Open the shards, or what they were converted to; nothing is timed."""

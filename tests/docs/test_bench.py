@@ -159,7 +159,7 @@ def test_runs_are_medians_and_what_is_missing_is_named(tmp_path):
 def test_chosen_scripts_show_their_rows_and_keep_nothing(tmp_path):
     """``table.py NAME`` prints the rows of one script, with the load; a failing script makes the command fail."""
     bench_with(tmp_path, {"raw": COUNTING, "stage": "raise SystemExit(3)"})
-    command = [sys.executable, tmp_path / "table.py"]
+    command = [sys.executable, str(tmp_path / "table.py")]
     result = subprocess.run([*command, "raw"], capture_output=True, text=True, check=True)
     assert "| raw iteration W2, small samples | 40x | 60x | 9x | MISS |" in result.stdout
     assert "Load averages" in result.stdout
@@ -189,7 +189,7 @@ def test_libraries_are_asked_about_speed_and_damage():
     """This library and 1.0.2 (here itself again) read all data, and raise at each damage but that of contents."""
     pytest.importorskip("simplejpeg")
     environment = {**os.environ, "BENCH_ROUNDS": "1", "BENCH_SCALE": "0.002", "WDS_ORACLE_102": sys.executable}
-    command = [sys.executable, BENCH / "peers_speed.py", "ours"]
+    command = [sys.executable, str(BENCH / "peers_speed.py"), "ours"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
