@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import webdataset as wds
-from webdataset.serving import hedging
+from webdataset.serving import lane_progress
 from webdataset.serving.data_server import DataServer
 from webdataset.serving.server_lane import LaneSettings
 from webdataset.serving.zmq_transport import ZmqListener
@@ -82,7 +82,7 @@ def train(urls: list[str], rank: int, saved: Path, batches: int, seed: int) -> N
     os.environ.update(WDS_RANK=str(rank), WDS_WORLD_SIZE=str(RANKS))
     draw = random.Random(seed)
     # trainers are killed before they know how long a batch usually takes
-    hedging._FEWEST_PARTS = 2
+    lane_progress._FEWEST_PARTS = 2
     loader = wds.RemoteLoader(
         urls, BATCH, plain=True, silence_seconds=SILENCE_SECONDS, timeout=60, prefetch=1, hedge_seconds=0.1
     )

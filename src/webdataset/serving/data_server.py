@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from webdataset.core.errors import UsageError
 from webdataset.core.logs import log
 from webdataset.core.seeds import hash_seed
-from webdataset.serving.hedging import count_allowed_hedges
+from webdataset.serving.lane_progress import count_allowed_hedges
 from webdataset.serving.server_lane import Lane, LaneSettings, Question, copy_dataset
 from webdataset.serving.wire_format import (
     PROTOCOL_VERSION,

@@ -6,7 +6,7 @@ opens the lane anew. What follows a state is the same at every server, so the pa
 one server without faults would have sent. A server that says nothing for some seconds is left for the next one, in an
 order that differs from rank to rank and changes little when servers come and go (rendezvous hashing). Where a server
 lives and sends nothing, the lane is opened a second time elsewhere, and the first part wins
-(:mod:`webdataset.serving.hedging`). A part counts as received by the program when it is handed out, not when it
+(:mod:`webdataset.serving.lane_progress`). A part counts as received by the program when it is handed out, not when it
 arrives: see :class:`RemoteLoader`.
 
 Without any server the lane waits, and warns.
@@ -19,7 +19,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from webdataset.core.errors import FlowError, StateMismatch
 from webdataset.core.logs import log
@@ -29,8 +28,17 @@ from webdataset.loading.batching import END, BatchMark
 from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.partition import EpochStart
 from webdataset.serving.batch_format import decode_part, make_error
-from webdataset.serving.hedging import COMPARE_SECONDS, HedgeRule
-from webdataset.serving.lane_progress import HedgedPart, LaneItem, LaneOrder, LanePosition, compare_parts
+from webdataset.serving.lane_progress import (
+    COMPARE_SECONDS,
+    HedgedPart,
+    HedgeRule,
+    LaneItem,
+    LaneLine,
+    LaneOrder,
+    LanePosition,
+    LaneServer,
+    compare_parts,
+)
 from webdataset.serving.wire_format import (
     PROTOCOL_VERSION,
     Frame,
@@ -49,41 +57,6 @@ _POLL_SECONDS = 0.2
 # of two lines in turns
 _HEDGED_POLL_SECONDS = 0.01
 _MOST_REFUSALS = 3
-
-
-@dataclass(eq=False)
-class _Server:
-    """A server as this trainer knows it."""
-
-    url: str
-    # not to be asked before; words of what it said last
-    pause_until: float = 0.0
-    words: str = "not asked yet"
-    refusals: int = 0
-    functions: Json = None
-
-
-@dataclass(eq=False)
-class _Line:
-    """A connection to a server, and the lane that is open over it."""
-
-    server: _Server
-    channel: Channel
-    heard: float
-    beaten: float = 0.0
-    welcome: bool = False
-    # 0: no lane is open
-    nonce: int = 0
-    # of parts that were accepted in the epoch before it was opened; that came over it; that may come
-    before: int = 0
-    seq: int = 0
-    granted: int = 0
-    # since when nothing came that was asked for
-    waits_since: float = 0.0
-
-    def send(self, *frames: Frame) -> None:
-        """Send a message; where the line is full it is lost, and the server is taken for silent."""
-        self.channel.send(frames)
 
 
 class LaneClient(threading.Thread):
@@ -108,16 +81,16 @@ class LaneClient(threading.Thread):
     ) -> None:
         super().__init__(name="webdataset-lane", daemon=True)
         ordered = sorted(urls, key=lambda url: hash_seed("lane", name, url))
-        self._servers = [_Server(url) for url in ordered]
+        self._servers = [LaneServer(url) for url in ordered]
         self._connect, self._silence = connect, silence_seconds
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
         self._theirs.setblocking(False)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ended = False
-        self._line: _Line | None = None
+        self._line: LaneLine | None = None
         # at another server, from the same state; the first part wins
-        self._second: _Line | None = None
+        self._second: LaneLine | None = None
         self.hedges = HedgeRule(hedge_seconds)
         # the state from which it was opened; None where that cannot be compared
         self._second_state: dict[str, Json] | None = None
@@ -244,7 +217,7 @@ class LaneClient(threading.Thread):
             self._serve_line(second, _HEDGED_POLL_SECONDS if second is self._second else 0.0)
         self._hedge()
 
-    def _serve_line(self, line: _Line, seconds: float) -> None:
+    def _serve_line(self, line: LaneLine, seconds: float) -> None:
         """Take a message of a line, and tell its server that this trainer lives and what it has room for."""
         frames = line.channel.receive(seconds, self._ours)
         now = time.monotonic()
@@ -268,18 +241,18 @@ class LaneClient(threading.Thread):
 
     # -- servers
 
-    def _choose_server(self) -> _Line | None:
+    def _choose_server(self) -> LaneLine | None:
         """Connect to the first server that is not to be left alone, and is not asked already."""
         now = time.monotonic()
         for server in self._servers:
             if server.pause_until <= now and (self._line is None or self._line.server is not server):
-                line = _Line(server, self._connect(server.url), heard=now, beaten=now)
+                line = LaneLine(server, self._connect(server.url), heard=now, beaten=now)
                 server.words = "no answer"
                 line.send(encode_message("HELLO", version=PROTOCOL_VERSION))
                 return line
         return None
 
-    def _leave(self, line: _Line, words: str, *, refused: bool = False) -> None:
+    def _leave(self, line: LaneLine, words: str, *, refused: bool = False) -> None:
         """Leave a server; continue at the second one where there is one, else at the next."""
         server = line.server
         server.words = words
@@ -299,12 +272,12 @@ class LaneClient(threading.Thread):
         ):
             self._fail(StateMismatch(f"no data server takes this run: {self.describe_servers()}"))
 
-    def _continues(self, line: _Line) -> bool:
+    def _continues(self, line: LaneLine) -> bool:
         """Tell whether the next part of a line is the next one of the epoch."""
         return bool(line.nonce) and line.before + line.seq == self._accepted
 
     @staticmethod
-    def _close_line(line: _Line) -> None:
+    def _close_line(line: LaneLine) -> None:
         if line.nonce:
             line.send(encode_message("CLOSE", nonce=line.nonce))
         line.channel.close()
@@ -345,7 +318,7 @@ class LaneClient(threading.Thread):
                 words = "RemoteLoader: %s sends nothing for %.1f s; %s is asked too"
                 log.info(words, line.server.url, now - line.waits_since, self._second.server.url)
 
-    def _decide(self, line: _Line, mark: BatchMark) -> None:
+    def _decide(self, line: LaneLine, mark: BatchMark) -> None:
         """Take note of the part that came first of two lines: the other line has lost."""
         second = self._second
         if second is None or self._won is not None:
@@ -361,7 +334,7 @@ class LaneClient(threading.Thread):
             self._line, self._second = second, self._line
             self._ask()
 
-    def _compare(self, line: _Line, number: int, mark: BatchMark) -> None:
+    def _compare(self, line: LaneLine, number: int, mark: BatchMark) -> None:
         """Compare the part of the loser with that of the winner, and end its lane.
 
         Raises:
@@ -375,14 +348,14 @@ class LaneClient(threading.Thread):
 
     # -- messages
 
-    def _take_message(self, line: _Line, frames: Sequence[Frame]) -> None:
+    def _take_message(self, line: LaneLine, frames: Sequence[Frame]) -> None:
         try:
             header, described = decode_message(frames, _KINDS)
             getattr(self, f"_handle_{header['kind'].lower()}")(line, header, described, frames)
         except WireError as error:
             self._leave(line, f"sent a malformed message: {error}", refused=True)
 
-    def _handle_welcome(self, line: _Line, header: Header, state: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_welcome(self, line: LaneLine, header: Header, state: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         try:
             found = check_state(state)
             if self.header is not None:
@@ -398,7 +371,7 @@ class LaneClient(threading.Thread):
         if line is self._line:
             self._ask()
 
-    def _open(self, line: _Line) -> None:
+    def _open(self, line: LaneLine) -> None:
         """Open the lane after what was accepted last, under a new nonce."""
         order, position = self._order, self._position
         if order is None or position is None:
@@ -440,7 +413,7 @@ class LaneClient(threading.Thread):
             most = min(most, order.ahead_bytes // self._largest - 1)
         return max(0, max(0, most) + 1 - self._items.qsize())
 
-    def _grant(self, line: _Line) -> None:
+    def _grant(self, line: LaneLine) -> None:
         if line.nonce and self._order is not None:
             to = line.seq + self._find_room()
             if to > line.granted:
@@ -449,7 +422,7 @@ class LaneClient(threading.Thread):
                 line.granted = to
                 line.send(encode_message("CREDIT", nonce=line.nonce, to=to))
 
-    def _handle_part(self, line: _Line, header: Header, described: Json, frames: Sequence[Frame]) -> None:
+    def _handle_part(self, line: LaneLine, header: Header, described: Json, frames: Sequence[Frame]) -> None:
         order, position = self._order, self._position
         if header["nonce"] != line.nonce or order is None or position is None:
             return
@@ -480,14 +453,14 @@ class LaneClient(threading.Thread):
             self._give_up()
         self._items.put(LaneItem(END if header["over"] else batch, mark, None, size))
 
-    def _begin_again(self, line: _Line) -> None:
+    def _begin_again(self, line: LaneLine) -> None:
         """Open the lane anew where it cannot continue as it is."""
         if line is self._second:
             self._drop_second()
         else:
             self._open(line)
 
-    def _handle_failure(self, line: _Line, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_failure(self, line: LaneLine, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         if header["nonce"] != line.nonce:
             return
         if line is self._second:
@@ -499,7 +472,7 @@ class LaneClient(threading.Thread):
             self._give_up()
             self._items.put(LaneItem(None, BatchMark(), make_error(header)))
 
-    def _handle_no(self, line: _Line, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_no(self, line: LaneLine, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         code, words = header["code"], header["words"]
         question = self._question
         if question is not None and header["nonce"] == question[0]:
@@ -517,18 +490,18 @@ class LaneClient(threading.Thread):
                 self.hedges.opened -= 1
             self._leave(line, words, refused=code in ("refused", "version"))
 
-    def _handle_answer(self, line: _Line, header: Header, state: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_answer(self, line: LaneLine, header: Header, state: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         question = self._question
         if question is not None and header["nonce"] == question[0]:
             self._question = None
             self.alive = time.monotonic()
             question[3].put((header["answer"], state if header["state"] else None))
 
-    def _handle_beat(self, line: _Line, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_beat(self, line: LaneLine, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         """Take note that the server lives, and has not refused this run."""
         self.alive = time.monotonic()
 
-    def _handle_bye(self, line: _Line, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_bye(self, line: LaneLine, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         now = time.monotonic()
         others = (each for each in self._servers if each is not line.server)
         if line is self._second or any(each.pause_until <= now for each in others):

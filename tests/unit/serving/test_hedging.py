@@ -12,7 +12,7 @@ import pytest
 import webdataset as wds
 from support.data_servers import run_server, write_served_shards
 from webdataset.core.errors import StateMismatch
-from webdataset.serving.hedging import HedgeRule, count_allowed_hedges
+from webdataset.serving.lane_progress import HedgeRule, count_allowed_hedges
 from webdataset.serving.server_lane import LaneSettings
 
 STALLS_AT = "2-011"
