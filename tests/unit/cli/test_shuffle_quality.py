@@ -2,7 +2,7 @@
 
 import json
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 import webdataset as wds
