@@ -428,6 +428,12 @@ def test_proc_map_and_recompress(here):
     run_wds("recompress", "--to", "gz", "-o", "packed", "s-*.tar", cwd=here)
     run_wds("diff", "packed", "s-*.tar", cwd=here)
     run_wds("recompress", "--to", "gz", "-o", "packed", "s-*.tar", cwd=here, status=exit_status.FAILED)
+    said = json_lines(run_wds("recompress", "--to", "gz", "-o", "told", "--json", "s-*.tar", cwd=here))
+    for line in said:
+        pytest.importorskip("jsonschema").validate(line, find_schemas()["recompress"])
+    sizes = [(here / f"s-{number}.tar").stat().st_size for number in range(3)]
+    assert [line["shard"] for line in said] == [f"told/s-{number}.tar.gz" for number in range(3)]
+    assert [line["stream_bytes"] for line in said] == sizes
 
 
 def test_mix(here):

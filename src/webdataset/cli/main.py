@@ -51,6 +51,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Run": {
         "plan": ("plan", "Say what each rank and worker will read, and warn of what is uneven."),
+        "shuffle-quality": ("shuffle_quality", "Measure how well a shuffle mixes, of shards or of numbers alone."),
         "simulate": ("simulate", "Forecast a training job: speed and its limit, requests, memory, start, failures."),
         "bench": ("bench", "Measure how fast shards are read, decoded, batched and loaded here."),
         "cache": ("cache", "Look into a shard cache, check it, make it smaller, fill it."),

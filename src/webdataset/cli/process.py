@@ -35,7 +35,21 @@ from webdataset.reshaping.processing import (
 from webdataset.reshaping.recompression import KINDS, make_target_name, recompress_shard
 from webdataset.samples.raw_samples import RawSample
 
-SCHEMAS: Final[dict[str, object]] = {"proc": WRITTEN, "map": {"anyOf": [WRITTEN, MAPPED]}}
+_RECOMPRESSED: Final[console.JsonSchema] = {
+    "description": "One line a shard, once it is written.",
+    "type": "object",
+    "required": ["shard", "stream_bytes"],
+    "properties": {
+        "shard": {"type": "string"},
+        "stream_bytes": {"type": "integer", "minimum": 0, "description": "of the tar stream, not compressed"},
+    },
+    "additionalProperties": False,
+}
+SCHEMAS: Final[dict[str, object]] = {
+    "proc": WRITTEN,
+    "map": {"anyOf": [WRITTEN, MAPPED]},
+    "recompress": _RECOMPRESSED,
+}
 
 
 @click.command("recompress")
@@ -44,8 +58,9 @@ SCHEMAS: Final[dict[str, object]] = {"proc": WRITTEN, "map": {"anyOf": [WRITTEN,
 @click.option("-o", "--output", "folder", required=True, metavar="FOLDER", help="Folder or url of the new shards.")
 @click.option("--level", type=int, metavar="N", help="Level of the compression.")
 @output_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a shard; see 'wds schema recompress'.")
 def recompress_command(
-    inputs: Inputs, *, kind: str, folder: str, level: int | None, force: bool, dry_run: bool
+    inputs: Inputs, *, kind: str, folder: str, level: int | None, force: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Write each shard in another compression, under its name with the ending of that; the tar stream stays as it is.
 
@@ -66,7 +81,9 @@ def recompress_command(
             if dry_run:
                 console.say(f"would write {target}")
             else:
-                recompress_shard(url, target, kind, level=level, reading=inputs.reading())
+                size = recompress_shard(url, target, kind, level=level, reading=inputs.reading())
+                if as_json:
+                    console.write_json({"shard": target, "stream_bytes": size})
             progress.advance(detail=url)
 
 

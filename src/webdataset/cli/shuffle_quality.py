@@ -1,83 +1,117 @@
-"""``python -m webdataset.cli.shuffle_quality``: measures how well a shuffle mixes, before a training run finds out.
+"""``wds shuffle-quality``: how well a shuffle mixes, before a training run finds out."""
 
-Takes numbers to simulate, or shards to read, and prints figures as text or JSON. Exit status: 0 done, 1 the shards
-could not be read, 2 the command line is wrong.
-"""
-
-import argparse
-import json
-import sys
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
-from webdataset.core.errors import UsageError, WebDatasetError
-from webdataset.flow.shuffle_quality import measure_shuffle_quality, simulate_shuffle_quality
-from webdataset.fluent.dataset import WebDataset
-from webdataset.stages.shuffle import shuffle
-from webdataset.stages.shuffle_blocks import block_shuffle
+import click
+
+from webdataset.cli import console
+from webdataset.cli.inputs import Inputs, expand_inputs, storage_options_of
+
+_COUNT: Final[console.JsonSchema] = {"type": "integer", "minimum": 0}
+_FIGURES: Final = {
+    "correlation": "between the place in the epoch and the place in storage; 0 is perfect",
+    "displacement": "mean distance between the two places, relative to that of a perfect shuffle; 1 is perfect",
+    "distance": "mean distance in storage of neighbours in a batch, likewise; 1 is perfect",
+    "same_shard": "share of the pairs of a batch that come from one shard",
+    "same_shard_ideal": "the same of a perfect shuffle",
+    "shards_per_batch": "mean number of shards in a batch",
+    "shards_per_batch_ideal": "the same of a perfect shuffle",
+}
+SCHEMAS: Final[console.JsonSchema] = {
+    "shuffle-quality": {
+        "description": "One object.",
+        "type": "object",
+        "required": ["samples", "shards", "batch", *_FIGURES],
+        "properties": {
+            **dict.fromkeys(("samples", "shards", "batch"), _COUNT),
+            **{name: {"type": "number", "description": text} for name, text in _FIGURES.items()},
+        },
+        "additionalProperties": False,
+    },
+}
+_SHARDS: Final = 100
+_SAMPLES: Final = 1000
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    top = argparse.ArgumentParser(prog="python -m webdataset.cli.shuffle_quality", description=__doc__)
-    top.add_argument("urls", nargs="?", help="shards to read and measure; without them, a simulation reads nothing")
-    top.add_argument("--shards", type=int, default=100, help="simulated shards (%(default)s)")
-    top.add_argument("--samples", type=int, default=1000, help="samples in a simulated shard (%(default)s)")
-    top.add_argument("--workers", type=int, default=1, help="simulated workers (%(default)s)")
-    top.add_argument("--buffer", type=int, default=0, help="samples in the buffer of shuffle (0: none)")
-    top.add_argument("--block", type=int, default=0, help="samples in the blocks of block_shuffle (0: none)")
-    top.add_argument("--open", type=int, default=1, help="shards open at once (%(default)s)")
-    top.add_argument("--in-order", action="store_true", help="do not shuffle the shards")
-    top.add_argument("--batch", type=int, default=256, help="samples in a batch (%(default)s)")
-    top.add_argument("--limit", type=int, help="samples to read (all)")
-    top.add_argument("--seed", type=int, default=0, help="seed (%(default)s)")
-    top.add_argument("--json", action="store_true", help="print JSON")
-    return top
+@click.command("shuffle-quality")
+@storage_options_of
+@click.argument("shards", nargs=-1, metavar="[SHARDS...]")
+@click.option("--shuffle", "buffer", default=0, type=click.IntRange(min=0), help="Samples in the buffer of shuffle().")
+@click.option("--block-shuffle", "block", default=0, type=click.IntRange(min=0), help="Samples in each block of it.")
+@click.option("--open-shards", default=1, show_default=True, type=click.IntRange(min=1), help="Shards open at once.")
+@click.option("--in-order", is_flag=True, help="Do not shuffle the shards.")
+@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2), help="Samples in a batch.")
+@click.option("--seed", default=0, show_default=True, help="Of the shuffle.")
+@click.option("--limit", type=click.IntRange(min=1), help="Of SHARDS: samples to read; by default all.")
+@click.option("--shard-count", type=click.IntRange(min=1), help=f"Without SHARDS: how many; by default {_SHARDS}.")
+@click.option(
+    "--samples-per-shard", type=click.IntRange(min=1), help=f"Without SHARDS: samples of each; by default {_SAMPLES}."
+)
+@click.option("--workers", type=click.IntRange(min=1), help="Without SHARDS: workers that share them; by default 1.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; see 'wds schema shuffle-quality'.")
+def shuffle_quality_command(
+    shards: tuple[str, ...],
+    *,
+    storage_profile: str | None,
+    split: str | None,
+    buffer: int,
+    block: int,
+    open_shards: int,
+    in_order: bool,
+    batch_size: int,
+    seed: int,
+    limit: int | None,
+    shard_count: int | None,
+    samples_per_shard: int | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Measure how well samples are mixed, over an epoch and within batches.
 
+    Without SHARDS, the order is simulated for so many shards and samples, and nothing is read. With SHARDS, their
+    samples are read in the order of a dataset with these settings, and not decoded.
 
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Measure what a command line says.
-
-    Args:
-        arguments: words of the command line; None takes the process's.
-
-    Returns:
-        The exit status.
+    Examples:
+      wds shuffle-quality --shard-count 100 --samples-per-shard 1000 --open-shards 16 --shuffle 1000
+      wds shuffle-quality --shuffle 10000 --workers 8 --json
+      wds shuffle-quality --shuffle 1000 --limit 20000 train-{000..099}.tar
     """
-    chosen = make_parser().parse_args(arguments)
-    stages: list[Any] = [block_shuffle(chosen.block)] if chosen.block else []
-    stages += [shuffle(chosen.buffer)] if chosen.buffer else []
-    try:
-        found = _measure(chosen, stages) if chosen.urls else _simulate(chosen, stages)
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except (WebDatasetError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(json.dumps(asdict(found)) if chosen.json else found)
-    return 0
+    from webdataset.core.errors import UsageError  # noqa: PLC0415  after --help
+    from webdataset.flow.shuffle_quality import simulate_shuffle_quality  # noqa: PLC0415
+    from webdataset.stages.shuffle import shuffle  # noqa: PLC0415
+    from webdataset.stages.shuffle_blocks import block_shuffle  # noqa: PLC0415
+
+    simulated = {"--shard-count": shard_count, "--samples-per-shard": samples_per_shard, "--workers": workers}
+    unfit = [name for name, value in (simulated if shards else {"--limit": limit}).items() if value is not None]
+    if unfit:
+        raise UsageError(f"{', '.join(unfit)} {'cannot be given with' if shards else 'needs'} SHARDS")
+    stages: list[Any] = [block_shuffle(block)] if block else []
+    stages += [shuffle(buffer)] if buffer else []
+    if shards:
+        inputs = expand_inputs(shards, storage_profile=storage_profile, split=split)
+        rules = {"open_shards": open_shards, "shardshuffle": 0 if in_order else 1 << 20, "seed": seed}
+        found = _measure(inputs, stages, rules, batch_size, limit)
+    else:
+        found = simulate_shuffle_quality(
+            shard_count or _SHARDS,
+            samples_per_shard or _SAMPLES,
+            stages,
+            open_shards=open_shards,
+            shardshuffle=not in_order,
+            batch=batch_size,
+            workers=workers or 1,
+            seed=seed,
+        )
+    if as_json:
+        console.write_json(asdict(found))
+    else:
+        console.write_line(str(found))
 
 
-def _simulate(chosen: argparse.Namespace, stages: list[Any]) -> Any:
-    return simulate_shuffle_quality(
-        chosen.shards,
-        chosen.samples,
-        stages,
-        open_shards=chosen.open,
-        shardshuffle=not chosen.in_order,
-        batch=chosen.batch,
-        workers=chosen.workers,
-        seed=chosen.seed,
-    )
+def _measure(inputs: Inputs, stages: list[Any], rules: dict[str, Any], batch_size: int, limit: int | None) -> Any:
+    from webdataset.flow.shuffle_quality import measure_shuffle_quality  # noqa: PLC0415  after --help
+    from webdataset.fluent.dataset import WebDataset  # noqa: PLC0415
 
-
-def _measure(chosen: argparse.Namespace, stages: list[Any]) -> Any:
-    count = 0 if chosen.in_order else 1 << 20
-    dataset = WebDataset(chosen.urls, shardshuffle=count, open_shards=chosen.open, seed=chosen.seed).compose(*stages)
-    return measure_shuffle_quality(dataset, chosen.batch, chosen.limit)
-
-
-if __name__ == "__main__":
-    sys.exit(run())
+    dataset = WebDataset(list(inputs), storage_options=inputs.storage_options, **rules)
+    return measure_shuffle_quality(dataset.compose(*stages), batch_size, limit)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from webdataset.cli import exit_status
 from webdataset.core.errors import MissingField, UsageError, WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.index.wids.dataset import ShardListDataset
@@ -28,7 +29,14 @@ def make_parser(program: str = "wids-index") -> argparse.ArgumentParser:
     Args:
         program: its name, for messages.
     """
-    top = argparse.ArgumentParser(prog=program, description="Shard indexes in wids JSON.", epilog=_EPILOG)
+    # under the name of the command, its exit statuses hold
+    failed, partial = (exit_status.FAILED, exit_status.PARTIAL) if program.startswith("wds ") else (FAILED, PARTIAL)
+    top = argparse.ArgumentParser(
+        prog=program,
+        description="Shard indexes in wids JSON.",
+        epilog=_EPILOG.format(program=program, failed=failed, partial=partial),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     verbs = top.add_subparsers(dest="verb", metavar="{create,update,info,sample}", required=True)
     _add_create(verbs)
     _add_update(verbs)
@@ -37,7 +45,14 @@ def make_parser(program: str = "wids-index") -> argparse.ArgumentParser:
     return top
 
 
-_EPILOG = "Exit status: 0 done; 1 failed; 2 wrong command line; 3 done, but some shards were left out (--skip-bad)."
+_EPILOG = """\
+Examples:
+  {program} create train-{{000..099}}.tar -o train.json
+  {program} info train.json
+  {program} sample train.json 17 -c jpg > 17.jpg
+
+Exit status: 0 done; {failed} failed; 2 wrong command line; {partial} done, but some shards were left out (--skip-bad).
+"""
 
 
 def _add_create(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

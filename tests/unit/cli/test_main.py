@@ -13,7 +13,7 @@ import click
 import pytest
 
 from support.command import SRC, WDS, command_environment, run_wds, shell, start_wds, wait_for_read
-from webdataset.cli import exit_status, main
+from webdataset.cli import exit_status, main, wids_index
 from webdataset.testing import archives
 
 ROOT = SRC.parent
@@ -63,6 +63,19 @@ def test_help_of_each_command_has_examples(name):
     assert command.name == name
     assert "Examples:" in command.help
     assert f"wds {name}" in command.help
+    printed = run_wds(name, "--help").stdout.decode()
+    assert "Examples:" in printed
+    assert f"  wds {name}" in printed.split("Examples:")[1]
+
+
+def test_wds_index_says_its_own_statuses(shards):
+    """Its help says the statuses that it ends with, and those of the program ``wids-index`` stay."""
+    said = run_wds("index", "--help").stdout.decode()
+    assert f"{exit_status.FAILED} failed" in said
+    run_wds("index", "info", "none.json", cwd=shards, status=exit_status.FAILED)
+    alone = wids_index.make_parser().format_help()
+    assert "1 failed" in alone
+    assert "wids-index create" in alone
 
 
 @pytest.mark.parametrize("name", sorted(main.list_commands()))

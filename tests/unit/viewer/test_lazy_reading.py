@@ -88,6 +88,30 @@ def test_the_outline_of_an_hour_of_remote_sound(tmp_path):
     assert loud == [48]
 
 
+def test_a_batch_of_indexed_remote_shards(tmp_path):
+    """With indexes, a batch costs them and itself; the next one costs itself; one seen before costs nothing."""
+    urls = [str(tmp_path / f"s-{number}.tar") for number in range(6)]
+    for number, url in enumerate(urls):
+        with wds.TarWriter(url) as sink:
+            for sample in range(100):
+                sink.write({"__key__": f"{number}-{sample:03}", "bin": bytes(40_000)})
+    wds.write_indexes(urls, formats=("files",))
+    whole = 6 * 100 * 40_000
+    with (
+        RangeServer(tmp_path) as server,
+        RunningViewer(f"{server.root}/s-{{0..5}}.tar", "--seed", "1", "--batch-size", "16") as viewer,
+    ):
+        costs = []
+        for step in (3, 4, 3):
+            before = server.sent_bytes
+            batch = viewer.ask("/api/batch", step=step, workers=2, worker=1)
+            assert (batch.status, len(batch.value["samples"])) == (200, 16)
+            costs.append(server.sent_bytes - before)
+    assert costs[0] < whole / 10
+    assert costs[1] < whole / 20
+    assert costs[2] == 0
+
+
 def test_large_payloads_are_stepped_over(tmp_path):
     """Headers on both sides of a member of ten gigabytes are found in a few requests."""
     write_sparse_shard(tmp_path / "big.tar", samples=2)
