@@ -1,10 +1,10 @@
 """What the native core leaves behind, and what it does without memory.
 
-``memory.py leaks`` reads many archives in several rounds, and counts the blocks of memory that are left after each, and
-the references, where Python was built with ``--with-pydebug``. ``memory.py allocations`` does so while one allocation
-in each call of the core fails: the first, the second, and so on. A reading then gives all samples, or some of them and
-an error, and never less without a word. ``--core`` tests another module than the installed one; the exit status is 1
-where something is wrong.
+``core_memory.py leaks`` reads many archives in several rounds, and counts the blocks of memory that are left after
+each, and the references, where Python was built with ``--with-pydebug``. ``core_memory.py allocations`` does so while
+one allocation in each call of the core fails: the first, the second, and so on. A reading then gives all samples, or
+some of them and an error, and never less without a word. ``--core`` tests another module than the installed one; the
+exit status is 1 where something is wrong.
 """
 
 import argparse
