@@ -17,7 +17,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import harness
 import shards
@@ -28,7 +31,7 @@ BATCH = 64
 WORKERS = (1, 2)
 
 
-def write(folder):
+def write(folder: Path) -> tuple[list[str], list[shards.Sample]]:
     """Write the shards; return their paths and the samples' fields."""
     samples = list(shards.samples("W2", max(80, int(20_000 * SCALE))))
     quarter, paths = len(samples) // 4, []
@@ -39,14 +42,14 @@ def write(folder):
     return [str(path) for path in paths], samples
 
 
-def decode(samples):
+def decode(samples: list[shards.Sample]) -> None:
     """Decode fields as ``decode()`` does."""
     for sample in samples:
         int(sample["cls"])
         json.loads(sample["json"])
 
 
-def decode_in_threads(samples, workers):
+def decode_in_threads(samples: list[shards.Sample], workers: int) -> int:
     """Decode all of them, in so many threads."""
     threads = [threading.Thread(target=decode, args=(samples[number::workers],)) for number in range(workers)]
     for thread in threads:
@@ -56,7 +59,7 @@ def decode_in_threads(samples, workers):
     return len(samples)
 
 
-def consume(loader):
+def consume(loader: Iterable[Any]) -> int:
     """Take the batches of an epoch; return how many samples came."""
     count = 0
     for batch in loader:
@@ -65,24 +68,24 @@ def consume(loader):
     return count
 
 
-def candidates(paths, samples):
+def candidates(paths: list[str], samples: list[shards.Sample]) -> list[tuple[str, int, Callable[[], int]]]:
     """Return (kind, workers, function) for everything that is measured."""
     import webdataset as wds
 
     raw = wds.WebDataset(paths, shardshuffle=False)
     decoded = raw.shuffle(1000).decode().to_tuple("cls", "json")
-    found = []
+    found: list[tuple[str, int, Callable[[], int]]] = []
     for workers in WORKERS:
-        found.append(("bare", workers, lambda workers=workers: decode_in_threads(samples, workers)))
+        found.append(("bare", workers, partial(decode_in_threads, samples, workers)))
         for kind, dataset in (("raw", raw.to_tuple("cls", "json")), ("decoded", decoded)):
             loader = wds.Loader(dataset, BATCH, workers=workers, mode="threads")
-            found.append((kind, workers, lambda loader=loader: consume(loader)))
+            found.append((kind, workers, partial(consume, loader)))
     return found
 
 
-def serve():
+def serve() -> None:
     """Measure in this process; print seconds by kind and number of threads."""
-    import webdataset as wds
+    from webdataset.samples.native_core import describe_native
 
     with shards.workspace() as folder:
         paths, samples = write(folder)
@@ -100,10 +103,10 @@ def serve():
                 seconds.setdefault(f"{kind} {workers}", []).append(taken)
         locked = getattr(sys, "_is_gil_enabled", lambda: True)()
         least = {name: [min(column) for column in zip(*rows, strict=True)] for name, rows in seconds.items()}
-        print(json.dumps({"locked": locked, "native": wds.__native__, "samples": counts.pop(), "least": least}))
+        print(json.dumps({"locked": locked, "native": describe_native(), "samples": counts.pop(), "least": least}))
 
 
-def main():
+def main() -> None:
     """Ask the free-threaded interpreter, where one is named."""
     python = os.environ.get("WDS_FREE_THREADED", "").split(os.pathsep)[0]
     if not python:

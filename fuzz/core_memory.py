@@ -32,7 +32,7 @@ UNTOUCHED = 20
 
 def read(case: Case) -> tuple[list[Any], str | None]:
     """Read the archive of a case with the core; return its samples, and what ended them, or None."""
-    samples = []
+    samples: list[Any] = []
     with warnings.catch_warnings(), open_case(case) as stream:
         warnings.simplefilter("ignore")
         try:
@@ -51,7 +51,7 @@ class FailingTake:
     """
 
     def __init__(self) -> None:
-        import _testcapi
+        import _testcapi  # type: ignore[import-not-found]  # of CPython's own tests
 
         self.number = -1
         self.failed = 0
