@@ -125,9 +125,10 @@ def run(options: argparse.Namespace, folder: str, core: str | None) -> int:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for each in done:
                     played, read, found = each.result()
-                    cases, size, differing = cases + played, size + read, differing + found
-                    for name, difference in found if len(differing) <= SHOWN else ():
+                    cases, size = cases + played, size + read
+                    for name, difference in found[: max(0, SHOWN - len(differing))]:
                         print(f"{name} differs:\n{difference}", flush=True)
+                    differing += found
         except BrokenProcessPool:
             died = True
     if died:

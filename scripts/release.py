@@ -1,11 +1,15 @@
 """Build the source distribution and the wheels, twice, and write their checksums: ``release.py [FOLDER]``.
 
-One wheel is pure Python, for every machine; the other has the native core, for machines like this one. Both builds must
-have the same bytes. The time in the archives is that of the last commit, so a later build of the same commit has them
-too. The wheels are built from the source distribution, so that one is known to build. Default folder: ``dist``.
+One wheel is pure Python, for every machine; another has the native core, for machines like this one and every CPython
+since 3.11, which abi3audit checks where it is installed. Free-threaded Pythons have no stable interface: each that
+``WDS_FREE_THREADED`` names (paths, separated as in PATH; with build, hatchling and setuptools) gets a wheel of its own.
+Both builds must have the same bytes. The time in the archives is that of the last commit, so a later build of the same
+commit has them too. The wheels are built from the source distribution, so that one is known to build. Default folder:
+``dist``.
 """
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -43,7 +47,28 @@ def build(folder: Path) -> dict[str, str]:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     for native in ("0", "1"):
         subprocess.run(command, env={**environment, "WDS_NATIVE": native}, check=True, stdout=subprocess.DEVNULL)
+    for python in filter(None, os.environ.get("WDS_FREE_THREADED", "").split(os.pathsep)):
+        command = [python, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(ROOT)]
+        subprocess.run(command, env={**environment, "WDS_NATIVE": "1"}, check=True, stdout=subprocess.DEVNULL)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def audit(folder: Path) -> None:
+    """Let abi3audit check that the wheel for every CPython uses nothing beyond the stable interface.
+
+    Args:
+        folder: has the wheels.
+
+    Raises:
+        SystemExit: it uses more.
+    """
+    if importlib.util.find_spec("abi3audit") is None:
+        print("abi3audit is not installed: the stable interface was not checked", file=sys.stderr)
+        return
+    for wheel in folder.glob("*-abi3-*.whl"):
+        command = [sys.executable, "-m", "abi3audit", "--strict", "--assume-minimum-abi3", "3.11", str(wheel)]
+        if subprocess.run(command, check=False, stdout=sys.stderr).returncode:
+            sys.exit(f"{wheel.name} uses more than the stable interface of CPython 3.11")
 
 
 def main() -> None:
@@ -53,6 +78,7 @@ def main() -> None:
         sums = build(Path(one))
         if build(Path(other)) != sums:
             sys.exit("two builds of the same files differ: something in them depends on time or place")
+        audit(Path(one))
         target.mkdir(parents=True, exist_ok=True)
         for name in sums:
             shutil.copyfile(Path(one, name), target / name)

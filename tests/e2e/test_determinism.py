@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -51,15 +52,16 @@ PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 
 def interpreters():
     """Other versions of Python on this machine that have what the package needs."""
-    named = os.environ.get("WDS_PYTHONS", "").split(os.pathsep)
+    named = (os.environ.get(name, "").split(os.pathsep) for name in ("WDS_PYTHONS", "WDS_FREE_THREADED"))
     found = {}
-    for name in [*filter(None, named), *PYTHONS]:
+    for name in [*filter(None, chain.from_iterable(named)), *PYTHONS]:
         python = shutil.which(name)
         if python is None:
             continue
-        check = "import sys, yaml, numpy, braceexpand, cloudpickle, urllib3; print(sys.version_info[1])"
+        # a free-threaded one is another one, too
+        check = "import sys, yaml, numpy, braceexpand, cloudpickle, urllib3; print(sys.version_info[1], sys.abiflags)"
         done = subprocess.run([python, "-c", check], capture_output=True, text=True, check=False)
-        if done.returncode == 0 and int(done.stdout) != sys.version_info[1]:
+        if done.returncode == 0 and done.stdout.split() != f"{sys.version_info[1]} {sys.abiflags}".split():
             found[done.stdout.strip()] = python
     return found
 

@@ -8,13 +8,16 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_wheel_is_reproducible_and_complete(tmp_path):
     """The script compares two builds; the wheel has code, types and the viewer's page, and no tests; the sums hold."""
     command = [sys.executable, str(ROOT / "scripts" / "release.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "WDS_FREE_THREADED": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     sums = dict(reversed(line.split("  ")) for line in (tmp_path / "SHA256SUMS").read_text().splitlines())
     assert len(sums) == 3
@@ -39,6 +42,27 @@ def test_the_wheel_is_reproducible_and_complete(tmp_path):
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "LICENSE", "constraints.txt", "Makefile", "tests/conftest.py"} <= held
     assert not any(name.startswith((".venv", ".oracles", ".servers", "build/")) for name in held)
+
+
+FREE_THREADED = os.environ.get("WDS_FREE_THREADED", "")
+
+
+@pytest.mark.skipif(not FREE_THREADED, reason="no free-threaded Python is named by WDS_FREE_THREADED")
+def test_a_free_threaded_python_gets_a_wheel(tmp_path):
+    """Its wheel has a tag and a module of that version alone, which works there and leaves the lock off."""
+    python = FREE_THREADED.split(os.pathsep)[0]
+    command = [sys.executable, str(ROOT / "scripts" / "release.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (wheel,) = tmp_path.glob("*-cp3*t-*.whl")
+    (module,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("webdataset/_native.c"))
+    assert module.startswith("webdataset/_native.cpython-3")
+    assert "webdataset/_native.abi3.so" not in zipfile.ZipFile(wheel).namelist()
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    code = "import sys, webdataset._native, webdataset; print(webdataset.__native__, sys._is_gil_enabled())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, env=environment).stdout
+    assert said.split() == ["yes", "False"]
 
 
 def build_wheel(folder, **environment):

@@ -396,6 +396,53 @@ def test_it_says_whether_it_is_used(native, said, monkeypatch):
     assert wds.__native__ == (said or native_core.load_native()[1])
 
 
+def test_a_free_threaded_python_leaves_the_module_of_others_alone(monkeypatch):
+    """Its import system finds ``_native.abi3.so``, too, and objects there are laid out in another way."""
+    monkeypatch.setattr(sys, "abiflags", "t")
+    monkeypatch.setattr(native_core, "find_spec", lambda name: types.SimpleNamespace(origin="/x/_native.abi3.so"))
+    monkeypatch.setattr(native_core, "importlib", None)
+    native_core.load_native.cache_clear()
+    try:
+        assert native_core.load_native()[0] is None
+        assert "free-threaded" in native_core.describe_native()
+    finally:
+        native_core.load_native.cache_clear()
+
+
+@needs_core
+def test_a_second_call_while_one_is_at_work_is_refused(monkeypatch):
+    """A reader belongs to one thread; one that is used in two is an error, and the first call is not disturbed."""
+    refused, cores, kept = [], [], native_core.NativeTaker
+
+    class Field(str):
+        """A name whose hash is asked for in the middle of a call."""
+
+        __slots__ = ()
+
+        def __hash__(self):
+            for core in cores:
+                with pytest.raises(RuntimeError, match="two threads"):
+                    core.take()
+                refused.append(core)
+            return hash("txt")
+
+    def make(core, grouper):
+        field = Field("txt")
+        hash(field)
+        grouper.template[1]["txt"] = field
+        cores.append(core)
+        return kept(core, grouper)
+
+    monkeypatch.setattr(native_core, "NativeTaker", make)
+    out = io.BytesIO()
+    with wds.TarWriter(out) as sink:
+        for number in range(3):
+            sink.write({"__key__": f"{number}", "txt": "x"})
+    given = list(read_samples([{"url": "s.tar", "stream": io.BytesIO(out.getvalue())}], Reading()))
+    assert [each["__key__"] for each in given] == ["0", "1", "2"]
+    assert len(refused) >= 3
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [("missing", "not compiled"), ("broken", "no: undefined symbol"), ("other", "another version (0, not 2)")],

@@ -314,11 +314,11 @@ def open_case(case: Case) -> Iterator[Any]:
     path = Path(make_folder(os.getpid()).name, "s.tar")
     path.write_bytes(case.content)
     before = scanner.FIRST_CHUNK, scanner.CHUNK
-    scanner.FIRST_CHUNK, scanner.CHUNK = case.chunks  # type: ignore[misc]  # for a test alone
+    scanner.FIRST_CHUNK, scanner.CHUNK = case.chunks
     try:
         yield LocalFileStream(str(path))
     finally:
-        scanner.FIRST_CHUNK, scanner.CHUNK = before  # type: ignore[misc]
+        scanner.FIRST_CHUNK, scanner.CHUNK = before
 
 
 def play(case: Case, *, native: bool) -> tuple[list[Any], list[str]]:

@@ -1,10 +1,10 @@
 """What the native core leaves behind, and what it does without memory.
 
-``memory.py leaks`` reads many archives in several rounds, and counts the blocks of memory that are left after each, and
-the references, where Python was built with ``--with-pydebug``. ``memory.py allocations`` does so while one allocation
-in each call of the core fails: the first, the second, and so on. A reading then gives all samples, or some of them and
-an error, and never less without a word. ``--core`` tests another module than the installed one; the exit status is 1
-where something is wrong.
+``core_memory.py leaks`` reads many archives in several rounds, and counts the blocks of memory that are left after
+each, and the references, where Python was built with ``--with-pydebug``. ``core_memory.py allocations`` does so while
+one allocation in each call of the core fails: the first, the second, and so on. A reading then gives all samples, or
+some of them and an error, and never less without a word. ``--core`` tests another module than the installed one; the
+exit status is 1 where something is wrong.
 """
 
 import argparse
@@ -32,7 +32,7 @@ UNTOUCHED = 20
 
 def read(case: Case) -> tuple[list[Any], str | None]:
     """Read the archive of a case with the core; return its samples, and what ended them, or None."""
-    samples = []
+    samples: list[Any] = []
     with warnings.catch_warnings(), open_case(case) as stream:
         warnings.simplefilter("ignore")
         try:
@@ -51,7 +51,7 @@ class FailingTake:
     """
 
     def __init__(self) -> None:
-        import _testcapi
+        import _testcapi  # type: ignore[import-not-found]  # of CPython's own tests
 
         self.number = -1
         self.failed = 0
