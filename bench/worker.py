@@ -189,6 +189,54 @@ def stretches(shards, order):
     return len(places)
 
 
+def index_build(path):
+    """Index a shard by its headers; return the number of samples."""
+    import webdataset as wds
+
+    return len(wds.index_shard(path))
+
+
+def index_write(path):
+    """Write the index file that is mapped beside a shard; return the number of files."""
+    import webdataset as wds
+
+    return len(wds.write_indexes([path], "binary"))
+
+
+def index_open(path, sample=None):
+    """Open a shard with the index beside it, and read a sample where one is named; return the number of samples."""
+    import webdataset as wds
+
+    shard = wds.IndexedShard(path)
+    if sample is not None:
+        shard[sample]
+    return len(shard)
+
+
+def index_len(path):
+    """Return the length of a dataset whose shard has an index beside it."""
+    import webdataset as wds
+
+    return len(wds.IndexedDataset([path]))
+
+
+_by_number: dict[str, Any] = {}
+
+
+def index_lookups(path, count, lookups):
+    """Read samples by number, at random; the index is built by the first call, and kept."""
+    import webdataset as wds
+
+    if path not in _by_number:
+        dataset, rng = wds.IndexedDataset([path], index=False), random.Random(0)
+        len(dataset)
+        _by_number[path] = dataset, [rng.randrange(count) for _ in range(lookups)]
+    dataset, numbers = _by_number[path]
+    for number in numbers:
+        dataset[number]
+    return lookups
+
+
 _samples: dict[Any, Any] = {}
 
 
@@ -239,6 +287,11 @@ JOBS = {
         readinto,
         reads,
         indexed,
+        index_build,
+        index_len,
+        index_lookups,
+        index_open,
+        index_write,
         stretches,
         load,
         write,

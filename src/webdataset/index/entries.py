@@ -140,7 +140,7 @@ class SampleEntries(Sequence[SampleEntry]):
         self._offsets, self._sizes, self._kinds, self._names, self._odd = rest
 
     @property
-    def mapped(self) -> bool:
+    def is_mapped(self) -> bool:
         """Whether these are parts of a file."""
         return isinstance(self._keys, memoryview)
 

@@ -79,9 +79,12 @@ class IndexedDataset:
         """Return how many samples there are up to the end of each shard."""
         if self._ends is None:
             unknown = [place for place, count in enumerate(self._counts) if count is None]
-            with ThreadPoolExecutor(self._threads, thread_name_prefix="index") as pool:
-                for place, count in zip(unknown, pool.map(self._count, unknown), strict=True):
-                    self._counts[place] = count
+            if len(unknown) == 1:
+                self._counts[unknown[0]] = self._count(unknown[0])
+            else:
+                with ThreadPoolExecutor(self._threads, thread_name_prefix="index") as pool:
+                    for place, count in zip(unknown, pool.map(self._count, unknown), strict=True):
+                        self._counts[place] = count
             self._ends = list(accumulate(count or 0 for count in self._counts))
         return self._ends
 

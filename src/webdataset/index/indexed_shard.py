@@ -513,7 +513,7 @@ class IndexedShard:
         # another host has its own copy, with a time of its own
         state.update(_ranges=None, _small=None, quick=None, _decoder=None, _ordinals=None, _identity=None)
         entries = None if self._index is None else self._index.entries
-        if isinstance(entries, OffsetEntries) or (isinstance(entries, SampleEntries) and entries.mapped):
+        if isinstance(entries, OffsetEntries) or (isinstance(entries, SampleEntries) and entries.is_mapped):
             state["_index"] = None
         return state
 

@@ -31,7 +31,7 @@ class SmallSampleReader:
 
     def __init__(self, index: ShardIndex, entries: SampleEntries, ranges: LocalRanges) -> None:
         columns = entries.columns()
-        self._columns = columns[:7] if entries.mapped else (bytes(columns.keys), *columns[1:7])
+        self._columns = columns[:7] if entries.is_mapped else (bytes(columns.keys), *columns[1:7])
         self._names = [(name, rest.encode("utf-8", "surrogateescape") + b"\0") for name, rest in columns.names]
         self._sparse, self._url = index.sparse, index.url
         self._ranges = ranges
@@ -45,8 +45,9 @@ class SmallSampleReader:
     def open(cls, index: ShardIndex, ranges: object) -> "SmallSampleReader | None":
         """Return the reader of a shard; None where it is not a local file, or members are called by other names."""
         entries = index.entries
-        fits = isinstance(entries, SampleEntries) and isinstance(ranges, LocalRanges) and _pread is not None
-        return cls(index, entries, ranges) if fits and not entries.columns().odd else None  # type: ignore[arg-type]
+        if not isinstance(entries, SampleEntries) or not isinstance(ranges, LocalRanges) or _pread is None:
+            return None
+        return None if entries.columns().odd else cls(index, entries, ranges)
 
     def read(self, ordinal: int) -> Sample | None:
         """Return a sample; None where anything about it is unusual.

@@ -61,7 +61,7 @@ def test_it_is_found_beside_the_shard_and_mapped(shard):
     """Opening reads no header of the shard but the first and the last, and copies no column."""
     opened = IndexedShard(shard)
     assert len(opened) == COUNT
-    assert opened.index.entries.mapped
+    assert opened.index.entries.is_mapped
     assert list(opened) == list(IndexedShard(shard, index=False))
     assert opened.by_key("d/0007") == opened[7]
     assert len(IndexedDataset([str(shard)] * 3)) == 3 * COUNT
@@ -74,7 +74,7 @@ def test_it_travels(shard):
     assert len(pickle.dumps(opened)) < 2000
     assert pickle.loads(pickle.dumps(opened))[3] == opened[3]
     entries = pickle.loads(pickle.dumps(opened.index.entries))
-    assert not entries.mapped
+    assert not entries.is_mapped
     assert entries == opened.index.entries
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_index(shard):
     """Whatever byte of it is damaged, samples are the right ones, or an error says so."""
     place, rng = shard.with_suffix(".wdsindex"), random.Random(1)
     whole, expected = place.read_bytes(), list(IndexedShard(shard, index=False))
-    outcomes = set()
+    outcomes: set[type[WebDatasetError] | None] = set()
     for case in range(400):
         content = bytearray(whole)
         if case % 4 == 0:

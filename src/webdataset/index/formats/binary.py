@@ -100,7 +100,7 @@ def loads(content: "Buffer", *, url: str | None = None) -> BinaryIndex:
     view = memoryview(content).toreadonly()
     length, expected = (int.from_bytes(view[place : place + 8], "little") for place in (len(MAGIC), len(MAGIC) + 8))
     rest = view[len(MAGIC) + 16 :]
-    if view[: len(MAGIC)] != MAGIC or length > min(len(rest), _LONGEST_HEAD) or length % _ALIGNMENT:
+    if bytes(view[: len(MAGIC)]) != MAGIC or length > min(len(rest), _LONGEST_HEAD) or length % _ALIGNMENT:
         raise BadIndex("this is no index of webdataset", url=url)
 
     def verify() -> None:
@@ -126,13 +126,13 @@ def _parse(head: dict[str, Any], arrays: memoryview, verify: Callable[[], None])
         places.append(places[-1] + width + -width % _ALIGNMENT)
     if places[-1] + key_bytes != len(arrays):
         raise ValueError(f"{places[-1] + key_bytes} bytes of numbers and keys are wanted, and there are {len(arrays)}")
-    numbers = [
-        _cast(arrays[place : place + width], "I" if number == 5 else "Q")
-        for number, (place, width) in enumerate(zip(places, widths, strict=False))
-    ]
+    wide = [_cast(arrays[place : place + width]) for place, width in zip(places[:5], widths[:5], strict=True)]
+    kinds = arrays[places[5] : places[5] + widths[5]]
     names = [(str(name), str(rest)) for name, rest in head["names"]]
     odd = {int(row): str(member) for row, member in head["odd"].items()}
-    columns = EntryColumns(arrays[places[-1] :], *numbers, names, odd)
+    key_ends, starts, field_ends, offsets, sizes = wide
+    keys = arrays[places[-1] :]
+    columns = EntryColumns(keys, key_ends, starts, field_ends, offsets, sizes, _cast(kinds, narrow=True), names, odd)
     size_bytes = head["size_bytes"]
     return BinaryIndex(
         size_bytes if size_bytes is None else _count(size_bytes),
@@ -155,10 +155,11 @@ def _pad(content: bytes, filling: bytes) -> bytes:
     return content + filling * (-len(content) % _ALIGNMENT)
 
 
-def _cast(content: memoryview, kind: str) -> Sequence[int]:
+def _cast(content: memoryview, *, narrow: bool = False) -> Sequence[int]:
+    """Return the numbers in some bytes: uint64, or uint32."""
     if sys.byteorder == "little":
-        return content.cast(kind)
-    return _swap(array(kind, content.tobytes()))
+        return content.cast("I") if narrow else content.cast("Q")
+    return _swap(array("I" if narrow else "Q", content.tobytes()))
 
 
 def _swap(numbers: "array[int]") -> "array[int]":
