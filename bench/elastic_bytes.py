@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.range_server import RangeServer
 
-SAMPLES = int(480 * SCALE)
+SAMPLES = max(int(480 * SCALE), 48)
 SHARDS = (3, 6, 25, 48)
 
 

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import webdataset as wds
-from harness import ROUNDS, rounded, show
+from harness import ROUNDS, SCALE, rounded, show
 
-SHARDS, SAMPLES, BATCH, STREAMS = 48, 750, 64, 24
-MANY, PLACE = 100_000, 90_000
+SHARDS, SAMPLES, BATCH, STREAMS = 48, max(int(750 * SCALE), 40), 64, 24
+MANY = max(int(100_000 * SCALE), 2_400)
+PLACE = MANY * 9 // 10 // STREAMS * STREAMS
 BUFFERS = {"raw": 0, "shuffled": 1000}
 WARM_UP = 20  # states that are not counted
 

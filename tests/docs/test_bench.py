@@ -73,6 +73,23 @@ def test_opening_prints_its_figures():
     assert {"made_ms", "first_ms", "elastic_first_ms", "state_ms", "memory_bytes"} < set(many)
 
 
+def test_states_print_their_figures():
+    """What a state costs, here beside that of the same version, and what resuming far on costs."""
+    raw, shuffled = ask("states", "states", WAS=str(BENCH.parent / "src"))
+    assert all(line[figure] > 0 for line in (raw, shuffled) for figure in ("state_us", "was_us", "to_was"))
+    for line, name in zip(ask("states", "resume"), ("braces", "list"), strict=True):
+        assert line["question"] == f"resume at 90 % {name}"
+        assert line["cpu_seconds"] > 0 < line["alone"]
+
+
+def test_bytes_of_an_elastic_epoch_are_counted():
+    """One worker asks for the bytes of the shards once; four ask four times for a shard that all of them share."""
+    lines = {line["question"]: line for line in ask("elastic_bytes")}
+    assert list(lines) == [f"elastic bytes {shards}" for shards in (3, 6, 25, 48)]
+    assert {line["bytes_1"] for line in lines.values()} == {1}
+    assert (lines["elastic bytes 3"]["bytes_4"], lines["elastic bytes 48"]["bytes_4"]) == (4, 1)
+
+
 def test_workers_that_disagree_are_an_error(tmp_path):
     """Two libraries that read different numbers of samples are not compared."""
     sys.path.insert(0, str(BENCH))

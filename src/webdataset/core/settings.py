@@ -231,8 +231,8 @@ SHARED_BYTES = EnvironmentVariable(
     "WDS_SHARED_BYTES",
     67_108_864,
     _parse_number,
-    "bytes of a shard that may wait for other streams of an elastic dataset in one worker; 0 reads a shard once for "
-    "each stream that shares it",
+    "bytes of a shard, and of a list of shards, that may wait for other streams of an elastic dataset in one worker; 0 "
+    "reads a shard once for each stream that shares it, and goes through the list once for each stream",
 )
 CONNECTIONS = EnvironmentVariable(
     "WDS_CONNECTIONS", 5, int, "connections over which one process reads faster than over one"

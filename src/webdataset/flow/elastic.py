@@ -14,11 +14,8 @@ iterator with the state after each item.
 
 import heapq
 import inspect
-from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
-from operator import call
 from typing import Any, Generic, Self
 
 from webdataset.core.distributed import StreamNumber, WorkerContext, process_context, thread_context
@@ -35,8 +32,8 @@ from webdataset.flow.elastic_state import (
 )
 from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.pass_checks import warn_of_length
-from webdataset.flow.run import ENDLESS, Bounds, Loop, expand_stages
-from webdataset.flow.virtual_stream import END, VirtualStream, find_place, is_epoch_over_everywhere
+from webdataset.flow.run import Bounds, expand_stages
+from webdataset.flow.virtual_stream import END, ReadAhead, VirtualStream, find_place, is_epoch_over_everywhere
 from webdataset.samples.shared_reader import SharedReaders
 from webdataset.shards.shard_walk import ShardWalks
 from webdataset.stages.base import Address, Json, OutcomeSink, Output, Run, RunMeter
@@ -164,63 +161,6 @@ def check_equal_ranks(streams: int, items: int, ranks: int) -> None:
         f"another multiple of {ranks}; or run on as many ranks as divide {streams} ({fitting}), as a saved state has "
         f"to; or write repeat(nbatches={items}) where the ranks need not be equal"
     )
-
-
-class ReadAhead:
-    """Whole rounds of items that the streams of a worker have read already: they are given without asking a stream.
-
-    What was given follows from what is left in the streams' lists, so that nothing is counted for each item.
-    """
-
-    def __init__(self) -> None:
-        # a stream, its loop, what it has read, and how much that was
-        self._lists: list[tuple[VirtualStream, Loop, list[Any], int]] = []
-        self._counts: list[int] = []  # of the loops, once all of it is given
-        self._pops: list[Callable[[], Any]] = []
-
-    def take(self, order: list[VirtualStream]) -> Iterator[Any] | None:
-        """Return an iterator over the rounds that all streams have read, or None where one has nothing left.
-
-        Args:
-            order: the streams, in the order of their turns.
-        """
-        lists, rounds = [], ENDLESS
-        for stream in order:
-            loop, items = stream.read_ahead()
-            if loop is None or not items:
-                return None
-            lists.append((stream, loop, items, len(items)))
-            rounds = min(rounds, len(items), loop.bound - loop.count)
-        if rounds < 1 or not lists:
-            return None
-        self._lists = lists
-        self._counts = [loop.count + length for _, loop, _, length in lists]
-        self._pops = [items.pop for _, _, items, _ in lists]
-        return map(call, chain.from_iterable(repeat(self._pops, rounds)))
-
-    def count(self) -> None:
-        """Bring the counts of the streams up to date."""
-        for (_, loop, items, _), count in zip(self._lists, self._counts, strict=True):
-            loop.count = count - len(items)
-
-    def last(self) -> VirtualStream | None:
-        """Return the stream that gave an item last, with its count up to date; None before the first item."""
-        lists = self._lists
-        _, _, items, length = lists[0] if lists else (None, None, (), 0)
-        most = length - len(items)
-        if not most:
-            return None
-        # those that gave as many as the first one come before those that are to give one more
-        given = bisect_left(lists, 1, key=lambda entry: entry[3] - len(entry[2]) < most)
-        stream, loop, items, _ = lists[given - 1]
-        loop.count = self._counts[given - 1] - len(items)
-        return stream
-
-    def end(self) -> None:
-        """Give nothing more of these rounds."""
-        self.count()
-        self._pops.clear()
-        self._lists, self._counts = [], []
 
 
 class StreamCursor:

@@ -54,9 +54,8 @@ class Flow(Generic[Output]):
         with context:
             self.runners = _make_runners(stages, self.run)
             self._first = _find_last_rewinding(self.runners)
-            share = next((runner for runner in self.runners if isinstance(runner, StreamShareRunner)), None)
-            if share is not None and (state is None or state["ended"] is None):
-                share.join_walk()
+            if run.walks is not None and (state is None or state["ended"] is None):
+                _join_walk(self.runners)
             if state is None:
                 self._open()
             else:
@@ -69,7 +68,9 @@ class Flow(Generic[Output]):
         self._last = self.runners[-1] if self.runners else None
         self.items: Iterator[Any] = self._last.draw() if self._last is not None else iter(())
         # of a reader that stands last: what it has read can be given without asking it
-        self.position = (None if self._last is None else find_position(self.items, self._last.state)) or NO_POSITION
+        self.position = NO_POSITION
+        if run.stream is not None and self._last is not None:
+            self.position = find_position(self.items, self._last.state) or NO_POSITION
 
     def _open(self) -> None:
         if self.run.meter is not None:
@@ -80,7 +81,7 @@ class Flow(Generic[Output]):
                 # what comes before is drawn there
                 runners = runners[place:]
                 state = runners[1].state
-                runner.passed = 0 if state is None else state.passed
+                runner.first_input = 0 if state is None else state.first_input
         for runner in runners:
             if not runner.over:
                 runner.open()
@@ -230,27 +231,31 @@ def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
         stages, split = stages_of_stream(stages, run.stream)
     runners: list[StageRunner] = []
     inside = None if run.meter is None else run.meter.inside
-    kinds = [_choose_runner(stage) for stage in stages]
-    # those ask, in their states, how far what comes before them has read
-    last_asking = max((place for place, kind in enumerate(kinds) if kind is not StageRunner), default=-1)
+    kinds = list(map(_choose_runner, stages))
     for position, (kind, stage) in enumerate(zip(kinds, stages, strict=True)):
-        traced = run.traced or position < last_asking
+        # stages that are not ours ask, in their states, how far what comes before them has read
+        later = kinds[position + 1 :]
+        traced = run.traced or later.count(StageRunner) < len(later)
         here = replace(run, position=position, shared=position < split, traced=traced, meter=inside)
         runners.append(kind(stage, here, runners[-1] if runners else None))
     return runners
 
 
 def _choose_runner(stage: object) -> type[StageRunner]:
+    """Return what runs a stage; ours are those that are transparent, rewind, or have a state."""
     if isinstance(stage, StreamShare):
         return StreamShareRunner
-    return StageRunner if _is_own_stage(stage) else OpaqueStageRunner
-
-
-def _is_own_stage(stage: object) -> bool:
-    """Tell whether a stage keeps the contract itself: it is transparent, rewinds, or has a state."""
     if not isinstance(stage, Stage):
-        return False
-    return stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
+        return OpaqueStageRunner
+    own = stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
+    return StageRunner if own else OpaqueStageRunner
+
+
+def _join_walk(runners: Sequence[StageRunner]) -> None:
+    """Let the share of a stream be taken from the worker's walk over the list of shards."""
+    for runner in runners:
+        if isinstance(runner, StreamShareRunner):
+            runner.join_walk()
 
 
 def expand_stages(stages: Sequence[object]) -> list[Any]:

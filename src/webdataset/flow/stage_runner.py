@@ -323,11 +323,11 @@ class StreamShareRunner(OpaqueStageRunner):
 
     Attributes:
         walk: what the shards are taken from; None where the stream goes through the list alone.
-        passed: number of first shards that the reader passes without a look at them.
+        first_input: number of the first shard that the reader looks at.
     """
 
     walk: ShardWalk | None = None
-    passed = 0
+    first_input = 0
 
     def join_walk(self) -> None:
         """Take the shards from the worker's walk, if there is one for this list: what comes before is not opened."""
@@ -347,7 +347,7 @@ class StreamShareRunner(OpaqueStageRunner):
         walk, stream, count = self.walk, self.run.stream, self.state
         if walk is None or stream is None or not isinstance(count, ItemCount):
             return super().open()
-        self.items = self._count_items(walk.shards(stream, self.passed, self._open_alone), count)
+        self.items = self._count_items(walk.shards(stream, self.first_input, self._open_alone), count)
         return self.items
 
     def _open_alone(self) -> Iterator[Any]:
@@ -379,7 +379,7 @@ def _open_copy(last: StageRunner) -> OpenList:
     try:
         for runner in runners:
             runner.open()
-    except BaseException:
+    except BaseException:  # whatever it is: it is raised again
         close()
         raise
     return copied.items, close

@@ -6,6 +6,7 @@
 * ``shared_listing``: one listing of a folder or wildcard for all processes of a job on one host.
 * ``lists``: lists of shards: in order, resampled, endless. ``directory``: shards that appear and go away.
 * ``split``: ``split_by_node``, ``split_by_worker``, ``split_by_sample``; the shares of virtual streams.
+* ``shard_walk``: goes through a list once for all streams of a worker.
 * ``wids_index``: reads and writes shard indexes. ``wids_lists``: indexes as lists, and as the dicts of ``wids_specs``.
 * ``urls``: urls that stand in a document. ``specs``: dataset specifications.
 """

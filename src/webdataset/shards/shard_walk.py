@@ -76,7 +76,7 @@ class ShardWalks:
         """
         if self.most_shards < 2 * stream.of or len(self._streams) < 2 or stream.number not in self._streams:
             return None
-        self._walks = [walk for walk in self._walks if walk.wanted]
+        self._walks = [walk for walk in self._walks if walk.has_takers]
         for walk in self._walks:
             if walk.name.is_same(name):
                 return walk
@@ -128,14 +128,16 @@ class ShardWalk:
         self.failed = False  # or none is drawn any more: the streams go alone
 
     @property
-    def wanted(self) -> bool:
+    def has_takers(self) -> bool:
         """Whether streams are to take shards from it."""
         return bool(self._next)
 
-    @property
-    def kept(self) -> int:
-        """Number of shards that are kept."""
+    def __len__(self) -> int:
+        """Return how many shards are kept."""
         return sum(map(len, self._rounds))
+
+    def __bool__(self) -> bool:
+        return True
 
     def shards(self, stream: StreamNumber, passed: int, alone: Callable[[], Iterator[Shard]]) -> Iterator[Shard | None]:
         """Yield a stream's shards, with None in the place of those that it passes.

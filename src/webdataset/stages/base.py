@@ -173,8 +173,8 @@ class StageState:
     outcome: Outcome | None = None
 
     @property
-    def passed(self) -> int:
-        """Number of first input items that a restored run passes, whatever they are."""
+    def first_input(self) -> int:
+        """Number of the first input item that a restored run looks at, from 0."""
         return 0
 
     def snapshot(self) -> JsonValue:

@@ -59,7 +59,7 @@ class OpenShardsState(StageState):
         return self.before if self.last is None else self.last.address()
 
     @property
-    def passed(self) -> int:
+    def first_input(self) -> int:
         """Number of shards that come before the first one that a restored run has open."""
         return 0 if self.slots is None else min((slot.number for slot in self.slots), default=self.taken)
 

@@ -67,7 +67,7 @@ class ReaderState(StageState):
         return None if self.saved is None else self.saved.address()
 
     @property
-    def passed(self) -> int:
+    def first_input(self) -> int:
         """Number of shards that come before the one in which a restored run continues."""
         return 0 if self.saved is None else self.saved.start.shard
 

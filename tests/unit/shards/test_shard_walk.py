@@ -75,7 +75,7 @@ def test_what_waits_is_bounded_and_a_stream_far_behind_goes_alone():
         part = take(walks, listing, number, 4)
         assert len(list(itertools.islice(part, 240))) == 240
         walk = walks.join(name(), StreamNumber(3, 4), listing.open)
-        assert walk.kept <= 40
+        assert len(walk) <= 40
     before = listing.drawn
     assert [shard["url"] for shard in take(walks, listing, 3, 4)] == [str(number) for number in range(3, 1000, 4)]
     assert listing.drawn == before + 1000
@@ -89,7 +89,7 @@ def test_nothing_waits_for_streams_that_have_ended():
     parts = [take(walks, listing, number, 4) for number in (0, 1, 3)]
     for _ in zip(*parts, strict=True):
         walk = walks.join(name(), StreamNumber(0, 4), listing.open)
-        assert walk is None or walk.kept <= HISTORY + 8
+        assert walk is None or len(walk) <= HISTORY + 8
 
 
 def test_shards_before_all_states_are_passed_and_looked_up():
@@ -105,7 +105,7 @@ def test_shards_before_all_states_are_passed_and_looked_up():
     assert next(itertools.islice(looked_up, 8_990, None))["url"] == str(8_990 * 4 + 1)
     part = walk.shards(stream, 9_000, alone)
     assert next(itertools.islice(part, 9_000, None))["url"] == "36001"
-    assert walk.kept <= HISTORY + 8
+    assert len(walk) <= HISTORY + 8
     assert listing.drawn == 36_004
 
 
