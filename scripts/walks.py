@@ -25,7 +25,7 @@ BUDGETS = {
     "local tuple first": (38, 238),
     "local tuple later": (7, 7),
     "loader, state": (4, 9),
-    "loader, continue": (41, 284),
+    "loader, continue": (41, 304),
     "cache miss": (52, 357),
     "write first": (11, 81),
     "write later": (4, 10),
