@@ -185,14 +185,16 @@ def _expose_bytes(value: object, depth: int) -> object:
     """
     if type(value) not in _CONTAINERS or not depth:
         return value
-    held = cast("Collection[bytes]", value.values() if isinstance(value, dict) else value)
+    held = cast("Collection[Any]", value.values() if isinstance(value, dict) else value)
     kinds = set(map(type, held))
     if kinds == _BYTES and max(map(len, held)) < _LARGE_BYTES:
         return value
     inside = depth > 1 and not kinds.isdisjoint(_CONTAINERS)
     if not inside and bytes not in kinds:
         return value
-    exposed = [_LargeBytes(each) if type(each) is bytes and len(each) >= _LARGE_BYTES else each for each in held]
+    exposed: list[object] = [
+        _LargeBytes(each) if type(each) is bytes and len(each) >= _LARGE_BYTES else each for each in held
+    ]
     if inside:
         exposed = [_expose_bytes(each, depth - 1) for each in exposed]
     if all(map(operator.is_, exposed, held)):
