@@ -5,7 +5,8 @@
 * ``worker``: the loop of a worker, and its metrics; ``thread_workers``, ``process_workers``: the pools of them
 * ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it
 * ``shared_memory``: the layout of batches in blocks of memory, and leases on them
-* ``rows``, ``windows``, ``batching``: samples to rows, parts to windows, windows to batches
+* ``rows``, ``columns``, ``windows``, ``batching``: samples to rows of blocks and to columns, parts to windows, windows
+  to batches
 * ``stats``: counters, stage times, Prometheus text
 * ``states``: which samples a run delivers, and states further on; ``read_plan``: what each worker reads;
   ``read_speed``: how fast shards are read here

@@ -100,7 +100,7 @@ class BatchMaker:
             yield self._make(waiting.take(waiting.count), mark), mark
         yield END, received.rest()
 
-    def _make(self, pieces: "list[Columns | list[Any]]", mark: BatchMark) -> object:
+    def _make(self, pieces: "list[Columns | list[object]]", mark: BatchMark) -> object:
         """Make a batch of its pieces, and note its size; afterwards it alone holds them."""
         if self.collate is None:
             columns = [piece for piece in pieces if isinstance(piece, Columns)]
@@ -108,7 +108,7 @@ class BatchMaker:
             if merged is not None:
                 mark.size_bytes = merged.size_bytes
                 return merged.assemble(self._column)
-        samples: list[Any] = []
+        samples: list[object] = []
         while pieces:
             piece = pieces.pop(0)
             samples += piece.samples() if isinstance(piece, Columns) else piece
@@ -144,14 +144,14 @@ class _WaitingSamples:
 
     def __init__(self) -> None:
         self.count = 0
-        self._pieces: deque[Columns | list[Any]] = deque()
+        self._pieces: deque[Columns | list[object]] = deque()
 
-    def add(self, piece: "Columns | list[Any]") -> None:
+    def add(self, piece: "Columns | list[object]") -> None:
         """Add the samples of a window."""
         self._pieces.append(piece)
         self.count += _count_samples(piece)
 
-    def take(self, count: int) -> "list[Columns | list[Any]]":
+    def take(self, count: int) -> "list[Columns | list[object]]":
         """Return the first samples, as many as asked for."""
         taken = []
         self.count -= count
@@ -166,11 +166,11 @@ class _WaitingSamples:
         return taken
 
 
-def _count_samples(piece: "Columns | list[Any]") -> int:
+def _count_samples(piece: "Columns | list[object]") -> int:
     return piece.size if isinstance(piece, Columns) else len(piece)
 
 
-def _cut_piece(piece: "Columns | list[Any]", start: int, stop: int) -> "Columns | list[Any]":
+def _cut_piece(piece: "Columns | list[object]", start: int, stop: int) -> "Columns | list[object]":
     return piece.cut(start, stop) if isinstance(piece, Columns) else piece[start:stop]
 
 

@@ -44,12 +44,12 @@ class FieldColumn(NamedTuple):
     size_bytes: int
     tensor: bool = False
 
-    def listed(self) -> list[Any]:
+    def to_list(self) -> list[object]:
         """Return the values as samples hold them."""
         if self.form in (LISTED, LOOSE):
-            return cast("list[Any]", self.values)
+            return cast("list[object]", self.values)
         if self.form == NUMBERS:
-            return cast("list[Any]", self.values.tolist())
+            return cast("list[object]", self.values.tolist())
         if self.form == SCALARS:
             return list(self.values)
         return [wrap_array(self.values[row, ...], tensor=self.tensor) for row in range(len(self.values))]
@@ -86,7 +86,7 @@ class Columns(NamedTuple):
 
     def samples(self) -> list[object]:
         """Return the samples; tuples for tuples and lists."""
-        values = [column.listed() for column in self.fields if column is not None]
+        values = [column.to_list() for column in self.fields if column is not None]
         if self.kind == "bare":
             return values[0]
         rows = zip(*values, strict=True) if values else [()] * self.size
@@ -99,7 +99,7 @@ class Columns(NamedTuple):
         fields = [None if column is None else column.cut(start, stop) for column in self.fields]
         return self._replace(fields=fields, size=stop - start)
 
-    def assemble(self, finish: Callable[[list[Any]], object]) -> object:
+    def assemble(self, finish: Callable[[list[object]], object]) -> object:
         """Return the batch.
 
         Args:
@@ -112,7 +112,7 @@ class Columns(NamedTuple):
         return tuple(made) if self.kind == "tuple" else made[0]
 
 
-def _finish_column(column: FieldColumn, finish: Callable[[list[Any]], object]) -> object:
+def _finish_column(column: FieldColumn, finish: Callable[[list[object]], object]) -> object:
     if column.form == LOOSE:
         return finish(column.values)
     return wrap_array(column.values, tensor=True) if column.tensor else column.values
@@ -127,7 +127,7 @@ def wrap_array(array: Array, *, tensor: bool) -> object:
     return array_to_tensor(array)
 
 
-def collate_column(values: list[Any]) -> FieldColumn:
+def collate_column(values: list[object]) -> FieldColumn:
     """Return values as a column, in the form that says most."""
     kinds = set(map(type, values))
     if kinds <= _LISTED_TYPES:
@@ -143,7 +143,7 @@ def collate_column(values: list[Any]) -> FieldColumn:
     return FieldColumn(LOOSE, values, _weigh_list(values, kinds))
 
 
-def collate_rows(samples: Sequence[Any]) -> Columns | None:
+def collate_rows(samples: Sequence[object]) -> Columns | None:
     """Return samples as columns; None where they are not of one kind, with the same fields.
 
     Args:
@@ -151,18 +151,19 @@ def collate_rows(samples: Sequence[Any]) -> Columns | None:
     """
     kinds = set(map(type, samples))
     if kinds == {dict}:
-        return _collate_dicts(samples)
+        return _collate_dicts(cast("Sequence[dict[object, object]]", samples))
     if all(issubclass(kind, tuple | list) for kind in kinds):
-        if len(set(map(len, samples))) > 1:
+        rows = cast("Sequence[Sequence[object]]", samples)
+        if len(set(map(len, rows))) > 1:
             return None
-        fields = [collate_column(list(values)) for values in zip(*samples, strict=True)]
+        fields = [collate_column(list(values)) for values in zip(*rows, strict=True)]
         return Columns("tuple", tuple(range(len(fields))), list(fields), len(samples))
     if any(issubclass(kind, dict | tuple | list) for kind in kinds):
         return None
     return Columns("bare", (0,), [collate_column(list(samples))], len(samples))
 
 
-def _collate_dicts(samples: Sequence[dict[object, Any]]) -> Columns | None:
+def _collate_dicts(samples: Sequence[dict[object, object]]) -> Columns | None:
     if len(set(map(len, samples))) > 1:
         return None
     first = samples[0]
@@ -174,7 +175,7 @@ def _collate_dicts(samples: Sequence[dict[object, Any]]) -> Columns | None:
 
 
 def collate_beside(
-    layout: BatchLayout, others: Sequence[int], rows: Sequence[Sequence[Any]], shown: tuple[object, ...]
+    layout: BatchLayout, others: Sequence[int], rows: Sequence[Sequence[object]], shown: tuple[object, ...]
 ) -> Columns:
     """Return the fields that travel beside a block, of samples that were written into it.
 
@@ -254,10 +255,10 @@ class RowOrder:
         flat = list(chain.from_iterable(parts))
         self._order = sorted(range(self.count), key=flat.__getitem__)
 
-    def merge_lists(self, parts: Sequence[list[Any]]) -> list[Any]:
+    def merge_lists(self, parts: Sequence[list[object]]) -> list[object]:
         """Return the values of all parts by rising row."""
         if self._slices is not None:
-            merged: list[Any] = [None] * self.count
+            merged: list[object] = [None] * self.count
             for rows, values in zip(self._slices, parts, strict=True):
                 merged[rows] = values
             return merged
@@ -328,7 +329,7 @@ def _merge_field(columns: Sequence[FieldColumn | None], order: RowOrder) -> Fiel
     columns = cast("Sequence[FieldColumn]", columns)
     if alike and len({(each.tensor, each.values.dtype, each.values.shape[1:]) for each in columns}) == 1:
         return FieldColumn(form, order.merge_arrays(values), size_bytes, tensor)
-    return FieldColumn(LOOSE, order.merge_lists([column.listed() for column in columns]), size_bytes)
+    return FieldColumn(LOOSE, order.merge_lists([column.to_list() for column in columns]), size_bytes)
 
 
 def infer_layout(columns: Columns, rows: int) -> BatchLayout | None:

@@ -49,6 +49,8 @@ _CREDIT = struct.Struct("<Bqq??")
 _INLINE, _SIZE = struct.Struct("<BI"), struct.Struct("<I")
 _LEAST_BYTES = 1 << 18
 _ALIGNMENT = 64
+# a part or columns as a tuple of values that are pickled fast
+Packed = tuple[Any, ...]
 # of all workers; each costs a descriptor, of which a program may have 1024 as a rule
 _MOST_SEGMENTS = 128
 # of a worker
@@ -190,7 +192,9 @@ def _expose_bytes(value: object, depth: int) -> object:
     inside = depth > 1 and not kinds.isdisjoint(_CONTAINERS)
     if not inside and bytes not in kinds:
         return value
-    exposed = [_LargeBytes(each) if type(each) is bytes and len(each) >= _LARGE_BYTES else each for each in held]
+    exposed: list[object] = [
+        _LargeBytes(each) if type(each) is bytes and len(each) >= _LARGE_BYTES else each for each in held
+    ]
     if inside:
         exposed = [_expose_bytes(each, depth - 1) for each in exposed]
     if all(map(operator.is_, exposed, held)):
@@ -206,7 +210,7 @@ def _expose_column(column: FieldColumn) -> object:
     return column.values if few else _expose_bytes(column.values, 1)
 
 
-def _pack_part(part: WindowPart) -> tuple[Any, ...]:
+def _pack_part(part: WindowPart) -> Packed:
     """Return a part as a tuple of values that are pickled fast."""
     rows = part.rows
     return (
@@ -228,13 +232,13 @@ def _pack_part(part: WindowPart) -> tuple[Any, ...]:
     )
 
 
-def _unpack_part(packed: tuple[Any, ...]) -> WindowPart:
+def _unpack_part(packed: Packed) -> WindowPart:
     worker, window, rows, columns, *rest = packed
     found = range(*rows) if type(rows) is tuple and rows else rows
     return WindowPart(worker, window, found, None if columns is None else _unpack_columns(columns), *rest)
 
 
-def _pack_columns(columns: Columns) -> tuple[Any, ...]:
+def _pack_columns(columns: Columns) -> Packed:
     fields = [
         None
         if column is None
@@ -246,12 +250,12 @@ def _pack_columns(columns: Columns) -> tuple[Any, ...]:
     return columns.kind, columns.keys, fields, columns.size, columns.placed, columns.shown
 
 
-def _unpack_columns(packed: tuple[Any, ...]) -> Columns:
+def _unpack_columns(packed: Packed) -> Columns:
     kind, keys, fields, *rest = packed
     return Columns(kind, keys, [None if field is None else _unpack_field(*field) for field in fields], *rest)
 
 
-def _unpack_field(form: str, values: list[Any] | bytes, size_bytes: int, dtype: str = "") -> FieldColumn:
+def _unpack_field(form: str, values: list[object] | bytes, size_bytes: int, dtype: str = "") -> FieldColumn:
     # a copy, since it becomes the consumer's
     return FieldColumn(form, np.frombuffer(cast("bytes", values), dtype).copy() if dtype else values, size_bytes)
 
@@ -387,7 +391,7 @@ def _unpickle(
     content: "memoryview | npt.NDArray[np.uint8]", buffers: "Sequence[bytearray | npt.NDArray[np.uint8]]"
 ) -> WindowPart:
     try:
-        packed: tuple[Any, ...] = pickle.loads(content, buffers=buffers)  # type: ignore[arg-type]  # noqa: S301  our own worker's
+        packed: Packed = pickle.loads(content, buffers=buffers)  # type: ignore[arg-type]  # noqa: S301  our own worker's
     except Exception as error:  # whatever unpickling a user's object raises
         raise FlowError(
             f"a sample that came from a worker process cannot be unpickled ({describe_error(error)}): mend its class, "

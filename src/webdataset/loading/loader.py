@@ -224,8 +224,10 @@ class Loader:
                     self._windows.eager = False
                 stats.samples += mark.samples
                 stats.bytes += estimate_bytes(batch) if mark.size_bytes is None else mark.size_bytes
-                yield batch
+                held = [batch]
                 del batch
+                # nothing here refers to what the program lets go of
+                yield held.pop()
         except Exception:  # counted and raised again
             stats.failures += 1
             self._count_failure()

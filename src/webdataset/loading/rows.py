@@ -93,7 +93,7 @@ class WindowRows:
         """Write a sample into its row; return True and the fields without a column, or False and the sample."""
         layout = self.layout
         values = layout.values(sample) if layout is not None else None
-        if values is None or not self._write_row(row, values):
+        if layout is None or values is None or not self._write_row(row, values):
             return False, sample
         if not self.shown:
             self.shown = tuple(sample) if isinstance(sample, dict) else layout.keys

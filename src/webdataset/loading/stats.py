@@ -45,7 +45,7 @@ class LoaderStats:
         epochs: begun.
         batches: delivered (samples, where the loader makes no batches).
         samples: delivered.
-        bytes: of the batches delivered.
+        bytes: of the batches delivered; long lists of containers (decoded JSON) are weighed by some of them.
         failures: errors raised to the consumer.
         skipped: failures that handlers let pass on the way to what was delivered: samples, or the rest of a shard.
         dropped: samples that functions dropped by returning None, on the same way.

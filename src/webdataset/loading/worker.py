@@ -99,6 +99,10 @@ _SAVING = 100
 NEVER = 1 << 62
 
 
+# a sample, and the lowest index that the next one can have
+Drawn = Iterator[tuple[object, int]]
+
+
 class WorkerShare(Protocol):
     """One worker's samples of one epoch, by rising index.
 
@@ -303,7 +307,7 @@ class WorkerLoop:
         self._waiting += time.perf_counter() - before
         return granted
 
-    def _fill(self, part: WindowPart, rows: WindowRows, granted: WindowCredit, samples: Iterator[Any]) -> None:
+    def _fill(self, part: WindowPart, rows: WindowRows, granted: WindowCredit, samples: Drawn) -> None:
         """Draw the window's samples, and write them into its rows, or make columns of them."""
         first = self.work.start + part.window * self.work.span
         stop = first + self.work.span
@@ -322,7 +326,7 @@ class WorkerLoop:
             _collate_part(part, rows)
         self._working += time.perf_counter() - began
 
-    def _draw(self, part: WindowPart, indices: list[int], samples: Iterator[Any], stop: int) -> int:
+    def _draw(self, part: WindowPart, indices: list[int], samples: Drawn, stop: int) -> int:
         """Draw samples as they are, up to an index; return the lowest index that the next one can have."""
         watch, skips, drops = self.work.watch, self.notes.skips, self.notes.drops
         index, beside = indices.append, part.beside.append
@@ -348,7 +352,7 @@ class WorkerLoop:
         part.over = True
         return following
 
-    def _place(self, part: WindowPart, rows: WindowRows, indices: list[int], samples: Iterator[Any], stop: int) -> int:
+    def _place(self, part: WindowPart, rows: WindowRows, indices: list[int], samples: Drawn, stop: int) -> int:
         """Draw samples and write them into their rows, up to an index; return the lowest that can follow."""
         watch, skips, drops = self.work.watch, self.notes.skips, self.notes.drops
         index, placed, beside = indices.append, part.placed.append, part.beside.append
