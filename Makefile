@@ -10,7 +10,7 @@ export WDS_ORACLE_086 := $(CURDIR)/.oracles/0.2.86/bin/python
 export WDS_ORACLE_102 := $(CURDIR)/.oracles/1.0.2/bin/python
 export WDS_ORACLE_111 := $(CURDIR)/.oracles/0.2.111/bin/python
 
-.PHONY: help demo test test-rest test-all lint format bench bench-peers docs wheels oracles interop clean
+.PHONY: help demo test test-rest test-all lint format bench bench-peers docs wheels oracles interop environments clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -61,6 +61,11 @@ interop: ## let other projects read our shards and indexes, and read theirs (tho
 	$(PYTHON) scripts/interop.py $(ARGS)
 
 oracles: .oracles/0.2.86/.ready .oracles/0.2.111/.ready .oracles/1.0.2/.ready ## the published versions that the tests compare with
+
+environments: .venv/.made oracles ## install what test, interop and test-rest need beside .venv
+	scripts/servers.sh
+	$(PYTHON) scripts/interop.py --prepare
+	$(BIN)/python scripts/test_all.py --prepare
 
 clean: ## remove everything that these targets made
 	rm -rf .venv .venvs .oracles .servers build dist demo-data bench/out .mypy_cache .ruff_cache .import_linter_cache .hypothesis

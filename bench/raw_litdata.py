@@ -1,7 +1,7 @@
 """What does a raw sample of 80 KB cost, litdata's being 1? ``scripts/peers.py`` installs it.
 
-litdata has a format of its own, and gives memory views of its mapped file, of which nothing is read until they are used;
-``ratio_bytes`` compares with these views copied into bytes, which is what this library gives.
+litdata has a format of its own, and gives memory views of its mapped file, of which nothing is read until they are
+used; ``ratio_bytes`` compares with these views copied into bytes, which is what this library gives.
 """
 
 from harness import SCALE, rounded, show

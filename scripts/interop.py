@@ -125,8 +125,11 @@ def prepare() -> tuple[Path, dict[str, str]]:
         install_one_by_one(python)
     else:
         print(f"{', '.join(PEERS)}: installed", flush=True)
-    for peer in ALONE:
-        told(peer, install(python, ["--no-deps", peer]))
+    if install(python, ["--no-deps", *ALONE]):
+        for peer in ALONE:
+            told(peer, install(python, ["--no-deps", peer]))
+    else:
+        print(f"{', '.join(ALONE)}: installed", flush=True)
     apart = {}
     own = environment(WIDS)
     borrow(WIDS, PLACE)
@@ -194,21 +197,9 @@ def main() -> int:
     if options.prepare:
         return 0
     variables = {**os.environ, "WDS_INTEROP": "1", "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", **apart}
-    # A file stays in one process, since some projects start servers of their own in it. Their warnings are theirs.
-    command = [
-        str(python),
-        "-m",
-        "pytest",
-        *TESTS,
-        "-q",
-        "-n",
-        "2",
-        "--dist",
-        "loadfile",
-        "-o",
-        "filterwarnings=ignore",
-    ]
-    command += rest
+    # The tests of one project stay in one process, in which some start servers. The warnings of projects are theirs.
+    spread = ["-n", "2", "--dist", "loadfile"]
+    command = [str(python), "-m", "pytest", *TESTS, "-q", *spread, "-o", "filterwarnings=ignore", *rest]
     status = subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
     return 0 if status == 5 else status
 

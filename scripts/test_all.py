@@ -5,8 +5,9 @@ and spawn as the default start method. On the newest, the resume fuzz plays hund
 one a thousand.
 
 With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, in its usual
-size and without the files that wait for faulty servers most of their time; those torch tests that the default start
-method matters to, under the methods that are not this Python's; and what reads shards, without the native core.
+size and without the files that wait for faulty servers most of their time, or whose subject no Python changes; those
+torch tests that the default start method matters to, under the methods that are not this Python's; and what reads
+shards, without the native core. ``--prepare`` makes the environment of the newest Python, and runs nothing.
 """
 
 import multiprocessing
@@ -36,7 +37,22 @@ SPAWNING = [
 WAITING = [
     f"--ignore=tests/storage/test_{name}.py"
     for name in (
-        "ais_faults", "canary", "gs_and_azure_faults", "matrix_pipeline", "matrix_runs", "nginx", "s3_faults",
+        "ais_faults", "canary", "gs_and_azure_faults", "matrix", "matrix_pipeline", "matrix_runs", "nginx", "resets",
+        "s3_faults",
+    )
+]  # fmt: skip
+# The subject of these is the same on every Python: scripts and texts of this repository, the files that are released,
+# a page in a browser, shells, type checkers, and what the published versions do, which run on the oldest Python. What
+# reads and writes archives beside the tools and Python's tarfile runs (tests/oracle), so do the blocks of the pages.
+SAME_EVERYWHERE = [
+    f"--ignore=tests/{name}.py"
+    for name in (
+        "compat/test_typed", "docs/test_agents", "docs/test_bench", "docs/test_laws", "docs/test_module_names",
+        "docs/test_mutants", "docs/test_pictures", "docs/test_prose_commands", "docs/test_structure",
+        "e2e/test_completion", "e2e/test_loader_bench", "e2e/test_release", "e2e/test_view_browser",
+        "oracle/test_filters_differential", "oracle/test_fuzz_differential", "oracle/test_pipelines_differential",
+        "oracle/test_shardlists_differential", "oracle/test_specs_differential", "oracle/test_stage_lists",
+        "oracle/test_tenbin_differential", "oracle/test_wids_differential",
     )
 ]  # fmt: skip
 # What reads shards in ways of its own.
@@ -102,7 +118,7 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
     if newest != here:
         name, python = f"Python {newest[0]}.{newest[1]}", environment(newest, pythons[newest])
         results[f"{name}, versions as locked"] = run(python, "scripts/lock.py", "--check")
-        results[name] = run(python, "-m", "pytest", "-q", *workers, *WAITING)
+        results[name] = run(python, "-m", "pytest", "-q", *workers, *WAITING, *SAME_EVERYWHERE)
     for method in METHODS if has_torch(Path(sys.executable)) else ():
         names, places = (SERVED, STARTING) if method == "forkserver" else (STARTED, SPAWNING)
         if method != multiprocessing.get_context().get_start_method():
@@ -121,6 +137,10 @@ def main() -> None:
     if not pythons:
         raise SystemExit("no Python 3.11 to 3.14 found")
     extra = sys.argv[1:]
+    if extra[:1] == ["--prepare"]:
+        if max(pythons) != sys.version_info[:2]:
+            environment(max(pythons), pythons[max(pythons)])
+        return
     if extra[:1] == ["--ci"]:
         report(rest_of_ci(pythons, extra[1:]))
     results = {}

@@ -25,13 +25,8 @@ BUDGETS = {
     "local tuple first": (38, 237),
     "local tuple later": (7, 7),
     "loader, state": (4, 9),
-<<<<<<< HEAD
-    "loader, continue": (42, 292),
+    "loader, continue": (42, 313),
     "cache miss": (51, 347),
-=======
-    "loader, continue": (41, 304),
-    "cache miss": (52, 357),
->>>>>>> wt-consumer
     "write first": (11, 81),
     "write later": (4, 10),
 }
