@@ -39,7 +39,7 @@ from support.archive_fuzz import (
 )
 from webdataset.core.errors import ShardChanged, WebDatasetError
 from webdataset.index.build import IndexBuilder
-from webdataset.samples import native_core
+from webdataset.samples import grouping, native_core
 from webdataset.samples.address import Address
 from webdataset.samples.sample_reader import Position, Reading, read_samples
 from webdataset.storage.streams import LocalFileStream
@@ -470,3 +470,70 @@ def test_without_a_usable_core_python_reads(fault, said, monkeypatch):
         assert sample["txt"] == b"x"
     finally:
         native_core.load_native.cache_clear()
+
+
+@needs_core
+def test_extensions_of_earlier_shards_are_known(monkeypatch):
+    """What one shard taught is taken in C from the next one's first member on; other rules have their own names."""
+    monkeypatch.setenv("WDS_NATIVE", "1")
+    monkeypatch.setattr(grouping, "_COMMON", {True: {}, False: {}})
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as file:
+        for number in range(3):
+            member = tarfile.TarInfo(f"{number}.JPG")
+            member.size = 1
+            file.addfile(member, io.BytesIO(b"x"))
+    grouped = []
+
+    def group(self, members, first=0):
+        grouped.extend(members)
+        return _group(self, members, first)
+
+    monkeypatch.setattr(grouping.Grouper, "add", group)
+
+    def read(**rules):
+        grouped.clear()
+        shard = {"url": "s.tar", "stream": io.BytesIO(out.getvalue())}
+        samples = list(read_samples([shard], Reading(**rules)))
+        fields = [name for each in samples for name in each if not name.startswith("__")]
+        return fields, "in C" if not grouped else "in Python"
+
+    assert read() == (["jpg"] * 3, "in Python")
+    assert read() == (["jpg"] * 3, "in C")
+    # one rule does not name fields for another
+    assert read(lcase=False) == (["JPG"] * 3, "in Python")
+    assert read(lcase=False) == (["JPG"] * 3, "in C")
+    assert read(suffixes={"txt"}) == ([], "in Python")
+    assert read() == (["jpg"] * 3, "in C")
+
+
+_group = grouping.Grouper.add
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_the_end_of_a_file_is_compared_and_not_read(native, monkeypatch, tmp_path):
+    """A file whose bytes have all come is not read once more; one that grew since is seen to have changed."""
+    monkeypatch.setenv("WDS_NATIVE", native)
+    path = tmp_path / "s.tar"
+    path.write_bytes(write_pictures(2, size=100))
+    os.utime(path, ns=(10**18, 10**18))
+    by_python, read = [], LocalFileStream.read
+
+    def note_read(self, size=-1):
+        by_python.append(found := read(self, size))
+        return found
+
+    monkeypatch.setattr(LocalFileStream, "read", note_read)
+    assert len(list(read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()))) == 2
+    assert list(map(len, by_python)) == [path.stat().st_size]
+    check = LocalFileStream.check_unchanged
+
+    def grow(self):
+        check(self)
+        with path.open("ab") as file:
+            file.write(bytes(512))
+
+    monkeypatch.setattr(LocalFileStream, "check_unchanged", grow)
+    given = []
+    with pytest.raises(ShardChanged):
+        given.extend(read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()))

@@ -180,6 +180,17 @@ def test_doubtful_seams():
         assert (scanner.doubt == (1024 + 512 * zeros, zeros)) is doubtful
 
 
+@pytest.mark.parametrize("zeros", [2, 20, 39, 40, 41, 60])
+@pytest.mark.parametrize("chunk", [512, 700, 4096, 1 << 20])
+def test_many_zero_blocks_are_counted(zeros, chunk):
+    """However many there are at once, at the end and before another archive, and wherever chunks end."""
+    one = member(b"a.txt", b"x")
+    scanner, found = scan(archive(one, bytes(512 * zeros) + one, end=bytes(512 * zeros)), [chunk])
+    assert (scanner.error, len(found), scanner.ended) == (None, 2, True)
+    expected = zeros != 2 and (1024 + 512 * zeros) % 10240
+    assert scanner.doubt == ((1024 + 512 * zeros, zeros) if expected else None)
+
+
 @pytest.mark.parametrize("same_tail", [True, False])
 def test_lone_zero_block_is_doubted(same_tail):
     """It may be a zeroed header; what stands behind it is read, whether its header looks like the last or not."""
