@@ -18,6 +18,7 @@ from webdataset.cluster import shard_tasks
 from webdataset.cluster.map_shards import plan_job
 from webdataset.cluster.process_engine import ProcessEngine
 from webdataset.cluster.shard_tasks import run_task
+from webdataset.core.errors import JobFailed, SourceError
 from webdataset.storage.listing import list_urls
 
 pytestmark = pytest.mark.usefixtures("environment")
@@ -157,5 +158,36 @@ def test_broken_connections_do_not_show(stored, client, proxied):
     place, expected = stored
     kinds = [None, Fault("reset", 3000), None, None, Fault("busy"), None, None, Fault("cut", 500)] * 6
     proxied(planned(kinds, methods=("GET", "PUT")))
+    wds.map_shards(mapped.vary_slowly, f"{place}/in/*.tar", f"{place}/out/", **RULES)
+    assert read_folder(client, f"{place}/out/") == expected
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes"])
+def test_wrong_credentials(stored, client, monkeypatch, engine):
+    """A job fails before it begins, and an output that may not be written at its first attempt; then all are made."""
+    place, expected = stored
+    job = lambda target, **more: wds.map_shards(  # noqa: E731
+        mapped.vary_slowly, f"{place}/in/*.tar", target, engine=engine, jobs=2, **RULES, **more
+    )
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "a-wrong-secret")
+        with pytest.raises(SourceError, match="check the credentials") as told:
+            job(f"{place}/out/")
+        assert "a-wrong-secret" not in str(told.value)
+    assert not [each for each in list_urls(f"{place}/") if "/out/" in each]
+    assert len(job(f"{place}/out/").done) == 4
+    assert read_folder(client, f"{place}/out/") == expected
+
+
+@pytest.mark.usefixtures("waits")
+def test_an_output_that_is_denied_is_tried_once(stored, client, proxied):
+    """403 for what a task writes fails its output, without a second attempt; the next run makes what is missing."""
+    place, expected = stored
+    # the manifest may be written
+    proxied(planned([None, *[Fault("denied")] * 1000], methods=("PUT", "POST")))
+    with pytest.raises(JobFailed) as failed:
+        wds.map_shards(mapped.vary_slowly, f"{place}/in/*.tar", f"{place}/out/", **RULES)
+    assert [each.attempt for each in failed.value.report.failed] == [1] * 4
+    proxied(planned([]))
     wds.map_shards(mapped.vary_slowly, f"{place}/in/*.tar", f"{place}/out/", **RULES)
     assert read_folder(client, f"{place}/out/") == expected

@@ -67,7 +67,7 @@ class NativeTaker:
     Attributes:
         samples: complete samples that were not given yet.
         offsets: where each starts.
-        paused: the last call took as much as it was to take from the file, and goes on in the next one.
+        paused: the last call took as much as it was to take from the file, and continues in the next one.
     """
 
     __slots__ = ("_file", "_grouper", "_take", "offsets", "paused", "samples")
@@ -111,7 +111,7 @@ class NativeTaker:
         if file is not None and base + len(buf) != end:
             try:
                 file.check_unchanged()
-            except BaseException:
+            except BaseException:  # taken back whatever it is, and raised again
                 del samples[count:], offsets[count:]
                 raise
         grouper.progress = sample, key, start

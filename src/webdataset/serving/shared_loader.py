@@ -26,9 +26,9 @@ from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.logs import log
 from webdataset.flow.virtual_stream import warn_of_other_epoch
 from webdataset.loading.batching import END
+from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.loader import Loader, LoaderIterator
 from webdataset.loading.stats import LoaderStats
-from webdataset.loading.windows import estimate_bytes
 from webdataset.serving.shared_batches import ReceivedBatches
 from webdataset.serving.shared_server import VERSION, SharedServer, StreamPolicy
 from webdataset.serving.unix_channel import ChannelError, Message, UnixChannel, connect, find_socket_path, take_lock

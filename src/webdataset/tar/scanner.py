@@ -34,7 +34,7 @@ class Taker(Protocol):
     """Takes whole plain members before the scanner does, in another way.
 
     Attributes:
-        paused: the last call took as much as it was to take, and goes on in the next one.
+        paused: the last call took as much as it was to take, and continues in the next one.
     """
 
     paused: bool
@@ -50,7 +50,7 @@ class Taker(Protocol):
 
         Returns:
             The chunk, the position in it of the first header that was not taken, and the chunk's offset; it is another
-            one where the taker went on in bytes that it read by itself.
+            one where the taker continued in bytes that it read by itself.
         """
         ...
 
