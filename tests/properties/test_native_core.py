@@ -526,14 +526,14 @@ def test_the_end_of_a_file_is_compared_and_not_read(native, monkeypatch, tmp_pat
     monkeypatch.setattr(LocalFileStream, "read", note_read)
     assert len(list(read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()))) == 2
     assert list(map(len, by_python)) == [path.stat().st_size]
-    check = LocalFileStream.check_unchanged
+    check = LocalFileStream.check_identity
 
     def grow(self):
         check(self)
         with path.open("ab") as file:
             file.write(bytes(512))
 
-    monkeypatch.setattr(LocalFileStream, "check_unchanged", grow)
+    monkeypatch.setattr(LocalFileStream, "check_identity", grow)
     given = []
     with pytest.raises(ShardChanged):
         given.extend(read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()))

@@ -110,7 +110,7 @@ class NativeTaker:
         )
         if file is not None and base + len(buf) != end:
             try:
-                file.check_unchanged()
+                file.check_identity()
             except BaseException:  # taken back whatever it is, and raised again
                 del samples[count:], offsets[count:]
                 raise

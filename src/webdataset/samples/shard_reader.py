@@ -464,7 +464,7 @@ class ShardReader:
             if scanner.admit is not None and scanner.skippable > SEEK_WORTHWHILE:
                 self._step_over(scanner.skippable - 1)
             if type(self.stream) is LocalFileStream and self.stream.ends_at(scanner.offset):
-                self.stream.check_unchanged()
+                self.stream.check_identity()
                 return
             piece = read(scanner.want)
             if not piece and scanner.skippable and can_seek(self.stream):

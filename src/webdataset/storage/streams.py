@@ -288,7 +288,7 @@ class LocalFileStream(io.FileIO):
         status = os.fstat(self.fileno())
         self.identity: FileIdentity | None = file_identity(status) if stat.S_ISREG(status.st_mode) else None
 
-    def check_unchanged(self) -> None:
+    def check_identity(self) -> None:
         """Raise where the file has been written to since it was opened.
 
         Raises:
@@ -313,19 +313,19 @@ class LocalFileStream(io.FileIO):
             ShardChanged: the file has been written to since it was opened; these bytes may be old or new.
         """
         content = super().read(size)
-        self.check_unchanged()
+        self.check_identity()
         return content
 
     def readall(self) -> bytes:
         """Return the rest; raises as ``read`` does."""
         content = super().readall()
-        self.check_unchanged()
+        self.check_identity()
         return content
 
     def readinto(self, buffer: "Buffer", /) -> int:
         """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end. Raises as ``read`` does."""
         count = super().readinto(buffer)
-        self.check_unchanged()
+        self.check_identity()
         return count
 
 

@@ -51,13 +51,14 @@ def test_the_form_of_a_column_follows_from_the_types_of_its_values(values, form)
 
 def test_samples_that_do_not_fit_into_one_batch_are_no_columns():
     """Other fields, another length, another kind; the consumer, who knows all parts, says what is wrong."""
-    for samples in (
+    cases: list[list[object]] = [
         [{"a": 1}, {"b": 1}],
         [{"a": 1}, {"a": 1, "b": 1}],
         [(1,), (1, 2)],
         [(1,), {"a": 1}],
         [5, (1,)],
-    ):
+    ]
+    for samples in cases:
         assert collate_rows(samples) is None
     one, other = collate_rows([{"a": 1, "b": 2}]), collate_rows([{"a": 1, "c": 2}])
     assert merge_columns([one, other]) is None
@@ -66,7 +67,7 @@ def test_samples_that_do_not_fit_into_one_batch_are_no_columns():
 
 def test_parts_are_joined_by_field_and_not_by_place():
     """The fields of two parts may stand in another order, and their types may differ: the first part's order counts."""
-    parts = [[{"a": 1, "b": "x"}, {"a": 2, "b": "y"}], [{"b": None, "a": 0.5}]]
+    parts: list[list[object]] = [[{"a": 1, "b": "x"}, {"a": 2, "b": "y"}], [{"b": None, "a": 0.5}]]
     columns = [collated for part in parts if (collated := collate_rows(part)) is not None]
     merged = merge_columns(columns, RowOrder([[0, 2], [1]], 3))
     assert merged is not None
