@@ -5,10 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.archive_fuzz import FILE_CHUNKS, SIZES, Case, draw_cases, find_difference
-from webdataset.samples.address import Address
+from support.archive_fuzz import FILE_CHUNKS, SIZES, Case, draw_cases, find_difference, list_places
 from webdataset.samples.native_core import load_native
-from webdataset.tar.header import BLOCK
 
 # bytes of an input that choose
 HEAD = 4
@@ -39,8 +37,9 @@ def decode(data: bytes) -> Case:
         "observed": bool(other & 4),
         "start": None,
     }
-    if start & 0x80:
-        rules["start"] = Address(0, start & 3, ((start >> 2) & 15) * BLOCK)
+    places = list_places(content, rules) if start & 0x80 else []
+    if places:
+        rules["start"], rules["rising"] = places[(start & 0x7F) % len(places)]
     chunks = FILE_CHUNKS[(other >> 3) % len(FILE_CHUNKS)] if other & 0x80 else None
     return Case(str(other), content, SIZES[sizes % len(SIZES)], rules, chunks)
 

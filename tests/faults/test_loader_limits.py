@@ -158,10 +158,11 @@ def test_the_log_says_whom_a_program_waits_for(monkeypatch, caplog, mode):
 
     with wds.Loader(Stuck(16), 8, workers=2, mode=mode) as loader, caplog.at_level("WARNING"):
         assert len(list(loader)) == 2
-    (first, *_) = [record.getMessage() for record in caplog.records]
-    assert "nothing came from worker 1 of 2" in first
+    # on a busy machine, each worker is late with its first sample, too
+    told = [record.getMessage() for record in caplog.records]
+    (*_, last) = [each for each in told if "nothing came from worker 1 of 2" in each]
     assert "secret" not in caplog.text
-    assert ("'key 13' of http" in first and "after the sample of index 13" in first) == (mode == "processes")
+    assert ("'key 13' of http" in last and "after the sample of index 13" in last) == (mode == "processes")
 
 
 def test_a_stopped_worker_does_not_keep_the_loader_from_closing():

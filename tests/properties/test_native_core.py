@@ -5,7 +5,6 @@ rules, once in each way; from files, too, whose bodies the core reads by itself.
 random cases are played (default 1 500).
 """
 
-import contextlib
 import gc
 import gzip
 import hashlib
@@ -25,7 +24,6 @@ import pytest
 
 import webdataset as wds
 from support.archive_fuzz import (
-    NOT_READING,
     SIZES,
     Case,
     damage,
@@ -33,15 +31,15 @@ from support.archive_fuzz import (
     draw_case,
     draw_rules,
     list_headers,
-    open_case,
+    list_places,
     play,
+    select_rules,
     write_archive,
 )
 from webdataset.core.errors import ShardChanged, WebDatasetError
 from webdataset.index.build import IndexBuilder
 from webdataset.samples import grouping, native_core
-from webdataset.samples.address import Address
-from webdataset.samples.sample_reader import Position, Reading, read_samples
+from webdataset.samples.sample_reader import Reading, read_samples
 from webdataset.storage.streams import LocalFileStream
 from webdataset.tar import scanner
 from webdataset.tar.header import BLOCK
@@ -77,25 +75,11 @@ def test_random_files(part):
             content = damage(rng, content)
         rules, first = {**draw_rules(rng, content), "start": None}, rng.choice([512, 1024, 32 * 1024])
         chunks = first, rng.choice([first, 40 * 1024, 384 * 1024])
+        if rng.random() < 0.3:
+            rules["start"], rules["rising"] = rng.choice(list_places(content, rules) or [(None, True)])
         content = gzip.compress(content, 0) if rng.random() < 0.05 else content
         case = Case(seed, content, None, rules, chunks)
-        if rng.random() < 0.3:
-            rules["start"], rules["rising"] = rng.choice(list_places(case) or [(None, True)])
         assert play(case, native=True) == play(case, native=False), (seed, rules)
-
-
-def list_places(case):
-    """The places at which a run may be resumed, as a state has them: addresses, and whether keys rose up to there."""
-    os.environ["WDS_NATIVE"] = "0"
-    position, places = Position(tracked=True), []
-    reading = Reading(
-        **{name: rule for name, rule in case.rules.items() if name not in ("continues", "start", "observed")}
-    )
-    with warnings.catch_warnings(), contextlib.suppress(WebDatasetError), open_case(case) as stream:
-        warnings.simplefilter("ignore")
-        for _ in read_samples([{"url": "s.tar", "stream": stream}], reading, position):
-            places.append((position.address()[:3], position.rising))
-    return [(Address(*place), rising) for place, rising in places]
 
 
 def write_pictures(count, size=60_000, small=300):
@@ -217,7 +201,7 @@ def play_index(case, *, native):
         seen.append(("asked", describe(error)))
         return case.rules["continues"]
 
-    rules = {name: value for name, value in case.rules.items() if name not in NOT_READING}
+    rules = select_rules(case.rules)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         builder = IndexBuilder("s.tar", Reading(handler=handler, **rules), lambda: read_anywhere(content))

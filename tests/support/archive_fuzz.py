@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import webdataset as wds
 from webdataset.core.errors import WebDatasetError
 from webdataset.samples.address import Address
-from webdataset.samples.sample_reader import Reading, read_samples
+from webdataset.samples.sample_reader import Position, Reading, read_samples
 from webdataset.storage.streams import LocalFileStream
 from webdataset.tar import scanner
 from webdataset.tar.header import BLOCK, Limits
@@ -251,10 +251,35 @@ def draw_rules(rng: random.Random, content: bytes) -> dict[str, Any]:
             chain=rng.choice([0, 1, 2]), record_bytes=rng.choice([100, 600]), name_bytes=rng.choice([50, 300])
         )
     if rng.random() < 0.2:
-        rules["start"] = Address(0, rng.randint(0, 5), rng.choice(list_headers(content)))
+        rules["start"], rules["rising"] = rng.choice(list_places(content, rules) or [(None, True)])
     elif rng.random() < 0.1:
         rules["observed"] = True
     return rules
+
+
+def list_places(content: bytes, rules: dict[str, Any]) -> list[tuple[Address, bool]]:
+    """Return where a run may be resumed, as a state says it: addresses of samples, and whether keys rose up to them.
+
+    From other places, such as the middle of a sample, the verdict on parts of samples depends on the chunks.
+    ``WDS_NATIVE`` is left at 0.
+
+    Args:
+        content: the archive.
+        rules: of reading.
+    """
+    os.environ["WDS_NATIVE"] = "0"
+    position, places = Position(tracked=True), []
+    reading = Reading(**select_rules(rules))
+    with warnings.catch_warnings(), suppress(WebDatasetError):
+        warnings.simplefilter("ignore")
+        for _ in read_samples([{"url": "s.tar", "stream": io.BytesIO(content)}], reading, position):
+            places.append((Address(*position.address()[:3]), position.rising))
+    return places
+
+
+def select_rules(rules: dict[str, Any]) -> dict[str, Any]:
+    """Return those of a case's rules that are arguments of :class:`Reading`."""
+    return {name: rule for name, rule in rules.items() if name not in NOT_READING}
 
 
 def draw_case(seed: str, whole: bytes | None = None) -> Case:
@@ -342,7 +367,7 @@ def play(case: Case, *, native: bool) -> tuple[list[Any], list[str]]:
         watches.append(Observer(url, rules))
         return watches[-1]
 
-    rules = {name: value for name, value in case.rules.items() if name not in NOT_READING}
+    rules = select_rules(case.rules)
     if case.rules.get("observed"):
         rules["observer"] = observe
     reading = Reading(handler=handle, addresses=True, **rules)

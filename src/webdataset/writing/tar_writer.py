@@ -271,8 +271,8 @@ class TarWriter(ShardOutput):
         compresslevel: level of the compression; None is a good compromise.
         overwrite: replace a local file that is there already; False raises instead.
         check_keys: what to do about keys that read back differently: "warn" (once), "error", "ignore".
-        index: index files to write beside a local shard, in the same pass: "dali", "energon", "files", or several. A
-            sample that one of them cannot hold is refused.
+        index: index files to write beside a local shard, in the same pass: "binary", "dali", "energon", "files", or
+            several. A sample that one of them cannot hold is refused.
 
     Attributes:
         stream: the file object that receives the bytes.
