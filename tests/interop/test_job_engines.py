@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import webdataset as wds
@@ -91,6 +92,25 @@ def test_each_form_of_function(engine, reference, tmp_path, form):
     if form == "class":
         shutil.rmtree(tmp_path / "notes")
     assert read_outputs(tmp_path / "engine") == read_outputs(tmp_path / "serial")
+
+
+def test_the_seeds_example(engine, tmp_path):
+    """``augment_wds`` of the seed document, shard by shard: the bytes of one process."""
+    generator = np.random.default_rng(0)
+    names = [str(tmp_path / f"openimages-{shard:06d}.tar") for shard in range(3)]
+    for name in names:
+        with wds.TarWriter(name) as writer:
+            for number in range(4):
+                image = generator.integers(0, 200, (8, 9, 3), dtype=np.uint8)
+                writer.write({"__key__": f"{number}", "png": image, "json": {"class": number}})
+    found = []
+    for place, chosen in (("serial", "serial"), ("engine", engine[0])):
+        outputs = [name.replace("openimages", place) for name in names]
+        wds.map_shards(mapped.augment_wds, names, outputs, engine=chosen, jobs=2, params={"maxcount": 3})
+        found.append([Path(name).read_bytes() for name in outputs])
+    assert found[0] == found[1]
+    samples = wds.WebDataset(outputs, shardshuffle=False).decode("rgb8").to_tuple("__key__", "cls")
+    assert list(samples) == [(str(number), number) for _ in names for number in range(3)]
 
 
 def test_again_and_changed(engine, reference, tmp_path):
