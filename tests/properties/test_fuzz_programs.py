@@ -68,7 +68,7 @@ def test_a_core_that_differs_is_seen(changed_core):
 @needs_compiler
 def test_a_case_that_kills_is_named(changed_core):
     """The process dies, the program says of what, and its exit status is another one."""
-    core = changed_core("    if (pos < 0) {", "    if (end > 0) __builtin_trap();\n    if (pos < 0) {")
+    core = changed_core("    if (pos < 0) {", "    if (source.end > 0) __builtin_trap();\n    if (pos < 0) {")
     status, said = run("differential", "--cases", 400, "--processes", 1, "--core", core)
     assert status == 2, said
     assert "a process died, perhaps of 0.0." in said

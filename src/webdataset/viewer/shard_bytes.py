@@ -205,7 +205,8 @@ class RemoteSource:
             return b""
         numbers = range(offset // BLOCK_BYTES, (offset + size - 1) // BLOCK_BYTES + 1)
         have: dict[int, bytes] = {}
-        while len(have) < len(numbers):
+        # a block after them may be there, too
+        while not have.keys() >= set(numbers):
             mine, others = self._claim(numbers, have)
             if mine:
                 self._fetch(mine, have)
@@ -230,6 +231,12 @@ class RemoteSource:
                     others = self._coming[number]
                 elif not mine or mine[-1] == number - 1:
                     mine.append(number)
+            # a request that continues where the last one ended takes a block more: most often it is asked for next
+            if len(mine) == 1 and self._cache.get(self._number, mine[0] - 1) is not None:
+                after = mine[0] + 1
+                absent = after not in self._coming and self._cache.get(self._number, after) is None
+                if absent and after * BLOCK_BYTES < self.length:
+                    mine.append(after)
             coming = threading.Event()
             self._coming.update(dict.fromkeys(mine, coming))
         return mine, others

@@ -6,6 +6,7 @@ import io
 import json
 import random
 import threading
+import time
 import tracemalloc
 
 import pytest
@@ -17,7 +18,7 @@ from webdataset.core.errors import ShardChanged
 from webdataset.index.entries import FieldEntry
 from webdataset.samples.sample_reader import Reading
 from webdataset.testing.archives import END, header, member
-from webdataset.viewer.shard_bytes import BLOCK_BYTES, BlockCache, StreamSource
+from webdataset.viewer.shard_bytes import BLOCK_BYTES, BlockCache, RemoteSource, StreamSource
 from webdataset.viewer.shard_pages import ShardView
 
 PHOTO_BYTES = 80_000
@@ -163,6 +164,61 @@ def test_a_page_anywhere_in_a_million(million):
         # what the index says of the hole is not proved
         wrong = viewer.ask("/api/payload", ordinal=300_000, field="txt")
         assert wrong.status == 422
+
+
+class SlowRanges:
+    """Ranges of an object that take a moment each, so that threads meet."""
+
+    def __init__(self, content):
+        self.url, self.length, self.latency_bytes, self.requests, self.received = "x", len(content), 0, 0, 0
+        self.content = content
+
+    def read_at(self, offset, size):
+        """Return the bytes."""
+        self.requests += 1
+        time.sleep(0.0005)
+        return self.content[offset : offset + size]
+
+
+def test_a_request_that_continues_takes_a_block_more():
+    """Bytes that are read one block after another cost half a request a block; jumps cost no byte more."""
+    content = random.Random(0).randbytes(20 * BLOCK_BYTES + 5)
+    ranges = SlowRanges(content)
+    source = RemoteSource(ranges, BlockCache())
+    assert b"".join(source.read_at(at, 1000) for at in range(0, len(content), 1000)) == content
+    assert ranges.requests == 11
+    ranges = SlowRanges(content)
+    source = RemoteSource(ranges, BlockCache())
+    assert [source.read_at(at * BLOCK_BYTES, 5) for at in (0, 2, 4)] == [
+        content[at * BLOCK_BYTES :][:5] for at in (0, 2, 4)
+    ]
+    assert ranges.requests == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_threads_that_read_the_same_blocks(seed):
+    """Whoever reads a block, and whichever other threads are reading: the bytes are those of the object."""
+    content = random.Random(seed).randbytes(12 * BLOCK_BYTES + 77)
+    source = RemoteSource(SlowRanges(content), BlockCache(5 * BLOCK_BYTES))
+    wrong = []
+
+    def read(number):
+        rng = random.Random(f"{seed} {number}")
+        for _ in range(150):
+            at, size = rng.randrange(len(content)), rng.choice([1, 1000, BLOCK_BYTES, 3 * BLOCK_BYTES])
+            try:
+                found = source.read_at(at, size)
+            except KeyError as error:
+                found = repr(error).encode()
+            if found != content[at : at + size]:
+                wrong.append((at, size, found[:30]))
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_blocks_are_bounded_and_requests_joined(tmp_path):
