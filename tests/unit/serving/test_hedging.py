@@ -114,15 +114,20 @@ def test_a_slow_server_that_is_faster_after_all(shards: str) -> None:
         assert one.counts["hedged"] + two.counts["hedged"] == 1
 
 
-def test_servers_that_differ(shards: str, stall: Stall) -> None:
+def test_servers_that_differ(shards: str, stall: Stall, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server whose code drops other samples is found out when its batch is compared; the error names both."""
+    # which server is asked first follows from its port, and one of them stalls before its first batch
+    monkeypatch.setattr("webdataset.serving.lane_progress._FIRST_SECONDS", 1.0)
 
     def receive(remote: wds.RemoteLoader) -> None:
         for _ in remote:
             if stall.waits.is_set():
                 stall.goes_on.set()
-                # the loser's batch comes meanwhile
-                time.sleep(0.3)
+                # the loser's batch comes meanwhile, late on a busy machine
+                lane = remote._remote.lane  # noqa: SLF001
+                until = time.monotonic() + 10
+                while lane._second is not None and time.monotonic() < until:  # noqa: SLF001
+                    time.sleep(0.01)
 
     def drop(digits: str) -> Callable[[Any], bool]:
         return lambda sample: sample["__key__"] == STALLS_AT or sample["__key__"][-1] not in digits
