@@ -58,7 +58,7 @@ def test_shellcheck_finds_nothing(kind):
     script = f"#!/bin/bash\n{yaml.safe_load(text)['run']}" if kind == "skypilot" else text
 
     def check(content, severity):
-        command = [program, f"--severity={severity}", "-"]
+        command = [str(program), f"--severity={severity}", "-"]
         return subprocess.run(command, input=content, text=True, capture_output=True, check=False)
 
     # that single quotes expand nothing is what they are for, and only worth a note
