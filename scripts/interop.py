@@ -21,7 +21,7 @@ IMG2DATASET = ROOT / ".venvs" / "interop-img2dataset"
 CONSTRAINTS = ROOT / "constraints.txt"
 OURS = [
     "-e",
-    f"{ROOT}[images,fast,records,parquet,tfrecord]",
+    f"{ROOT}[images,fast,records,parquet,tfrecord,mds]",
     "torch",
     "pytest>=9.0",
     "pytest-timeout>=2.3",

@@ -184,11 +184,11 @@ def test_a_request_that_continues_takes_a_block_more():
     """Bytes that are read one block after another cost half a request a block; jumps cost no byte more."""
     content = random.Random(0).randbytes(20 * BLOCK_BYTES + 5)
     ranges = SlowRanges(content)
-    source = RemoteSource(ranges, BlockCache())
+    source = RemoteSource(ranges, BlockCache())  # type: ignore[arg-type]
     assert b"".join(source.read_at(at, 1000) for at in range(0, len(content), 1000)) == content
     assert ranges.requests == 11
     ranges = SlowRanges(content)
-    source = RemoteSource(ranges, BlockCache())
+    source = RemoteSource(ranges, BlockCache())  # type: ignore[arg-type]
     assert [source.read_at(at * BLOCK_BYTES, 5) for at in (0, 2, 4)] == [
         content[at * BLOCK_BYTES :][:5] for at in (0, 2, 4)
     ]
@@ -199,7 +199,7 @@ def test_a_request_that_continues_takes_a_block_more():
 def test_threads_that_read_the_same_blocks(seed):
     """Whoever reads a block, and whichever other threads are reading: the bytes are those of the object."""
     content = random.Random(seed).randbytes(12 * BLOCK_BYTES + 77)
-    source = RemoteSource(SlowRanges(content), BlockCache(5 * BLOCK_BYTES))
+    source = RemoteSource(SlowRanges(content), BlockCache(5 * BLOCK_BYTES))  # type: ignore[arg-type]
     wrong = []
 
     def read(number):
