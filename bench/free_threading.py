@@ -110,7 +110,8 @@ def main() -> None:
     """Ask the free-threaded interpreter, where one is named."""
     python = os.environ.get("WDS_FREE_THREADED", "").split(os.pathsep)[0]
     if not python:
-        harness.show("free threading", measured=False, reason="WDS_FREE_THREADED names no free-threaded Python")
+        for kind in ("raw", "decoded"):
+            harness.show(f"free threading {kind}", left_out="WDS_FREE_THREADED names no free-threaded Python")
         return
     source = str(Path(__file__).resolve().parents[1] / "src")
     command = [python, __file__, "--serve"]

@@ -1,8 +1,8 @@
 """What does one state cost, and what does resuming far on in a long list of shards?
 
 ``state after 64``: microseconds of one ``state_dict()`` after each 64 samples of 24 streams, medians, raw and with a
-shuffle. With ``WAS=FOLDER``, the ``src`` of another version (from ``git archive``), both take turns, each in processes
-of its own; ``to_was`` is the ratio.
+shuffle. With ``WDS_BEFORE=FOLDER``, the ``src`` of another version (from ``git archive``), both take turns, each in
+processes of its own; ``ratio`` is ours to that.
 
 ``resume at 90 %``: CPU seconds from a state at 90 % of 100 000 shards to two samples of each of 24 streams, for shards
 in braces and in a list; ``alone`` is with ``WDS_SHARED_BYTES=0``, where each stream goes through the list by itself.
@@ -67,7 +67,7 @@ def ask(folder: Path, source: str | None) -> dict[str, float]:
 def measure_states(folder: Path) -> None:
     """Print what a state costs, beside that of another version."""
     write_shards(folder)
-    was = os.environ.get("WAS")
+    was = os.environ.get("WDS_BEFORE")
     now, before = [], []
     for _ in range(ROUNDS):
         now.append(ask(folder, None))
@@ -77,7 +77,7 @@ def measure_states(folder: Path) -> None:
         theirs = statistics.median(each[name] for each in before) if before else None
         figures = {"state_us": rounded(ours)}
         if theirs is not None:
-            figures |= {"was_us": rounded(theirs), "to_was": rounded(ours / theirs)}
+            figures |= {"before_us": rounded(theirs), "ratio": rounded(ours / theirs)}
         show(f"state after 64 {name}", **figures)
 
 

@@ -4,7 +4,8 @@
 rows; ``table.py --last`` shows the last whole run again. With ``BENCH_RUNS=3`` each script runs three times, and each
 figure is the median. A script prints one JSON line a question (``harness.show``); a line may say ``left_out`` with a
 reason instead, such as a library that is not installed here. The figures are kept in ``bench/out/last.json``;
-``scripts/refresh_bench.py`` copies the table into docs/benchmarks.md.
+``scripts/refresh_bench.py`` copies the table into docs/benchmarks.md. Rows that say 0582e76 compare with that commit of
+this project, whose sources git has to have.
 """
 
 import json
@@ -13,7 +14,10 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +25,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "out" / "last.json"
 PLOT = HERE.parent / "docs" / "bench.svg"
+BEFORE = "0582e76"
 RUNS = int(os.environ.get("BENCH_RUNS", "1"))
 UNITS = {"_ms": "ms", "_us": "µs", "_s": "s", "_bytes": "bytes"}
 
@@ -65,7 +70,7 @@ class Row(NamedTuple):
         return "pass" if sign * number >= sign * self.least else "MISS"
 
 
-# The rows of each script, in the order of the table. A script that is not there is passed over with a note.
+# The rows of each script, in the order of the table.
 ROWS_OF: dict[str, tuple[Row, ...]] = {
     "raw": (
         Row("raw iteration W2, small samples", "raw W2", "ratio", 40, 60),
@@ -96,11 +101,18 @@ ROWS_OF: dict[str, tuple[Row, ...]] = {
         ),
         Row("both with the native core, 25 shards", "elastic 25", "native_ratio", 1.6, 1.2, smaller=True),
         Row("bytes read over 25 shards, those of the shards being 1", "elastic 25", "bytes", 1.05, 1, smaller=True),
-        Row("the same over HTTP, 4 workers, member table", "elastic http bytes", "bytes", 1.2, 1, smaller=True),
+    ),
+    "elastic_bytes": (
+        *(
+            Row(f"bytes over HTTP, {shards} shards, 4 workers, indexes", f"elastic bytes {shards}", "four_indexed", *wanted)
+            for shards in (3, 25)
+            for wanted in ((1.2, 1, True),)
+        ),
     ),
     "states": (
-        Row("a state after a batch of 64, 0582e76 being 1", "state cost", "ratio", 1 / 2, 1 / 4, True),
-        Row("CPU to the first sample, near the end of an epoch", "resume far", "cpu_s", None, None, True),
+        Row("a state after a batch of 64, 0582e76 being 1", "state after 64 raw", "ratio", 1 / 2, 1 / 4, True),
+        Row("the same behind a shuffle", "state after 64 shuffled", "ratio", 1 / 2, 1 / 4, True),
+        Row("resuming at 90 % of 100 000 shards", "resume at 90 % list", "cpu_s", None, None, True),
     ),
     "writing": (
         Row("writing W2", "write W2", "ratio", 10, 18),
@@ -128,10 +140,10 @@ ROWS_OF: dict[str, tuple[Row, ...]] = {
         Row("samples by number at random W1, share of bare reads", "access W1 random", "share_of_reads", None, None),
     ),
     "indexes": (
-        Row("an index of 1 M samples is built, 0582e76 being 1", "index million", "build_ratio", 0.5, 0.5, True),
-        Row("it is opened in", "index million", "open_s", 1, 1, smaller=True),
-        Row("a lookup in it, 0582e76 being 1", "index million", "lookup_ratio", 0.5, 0.5, smaller=True),
-        Row("its `len`", "index million", "len_ms", 1, 1, smaller=True),
+        Row("an index of 1 M samples is built, 0582e76 being 1", "index build", "ratio", 0.5, 0.5, True),
+        Row("it is opened in", "index open", "ours_ms", 1000, 1000, smaller=True),
+        Row("a lookup in it, 0582e76 being 1", "index lookup", "ratio", 0.5, 0.5, smaller=True),
+        Row("its `len`", "index len", "ours_ms", 1, 1, smaller=True),
     ),
     "storage": (
         Row("bytes over HTTP against a curl pipe, wall time", "http", "ratio", 1, 1.5),
@@ -151,18 +163,21 @@ ROWS_OF: dict[str, tuple[Row, ...]] = {
     ),
     "loader_cost": (
         *(
-            Row(f"`Loader` over `.batched`, {how}, 0582e76 being 1", "loader cost", figure, 1 / 3, 1 / 6, True)
+            Row(f"`Loader` over `.batched`, {what}, {how}, 0582e76 being 1", f"loader cost W2 {kind}", figure, *wanted)
+            for kind, what in {"raw": "undecoded", "dict": "decoded"}.items()
             for how, figure in {
-                "no workers": "inline_ratio",
-                "two threads": "threads_ratio",
-                "two processes": "processes_ratio",
+                "no workers": "ratio_none",
+                "two threads": "ratio_threads",
+                "two processes": "ratio_processes",
             }.items()
+            for wanted in ((1 / 3, 1 / 6, True),)
         ),
         Row("consumer's CPU a batch of 64, torch's DataLoader being 1", "loader consumer", "ratio", 1.1, 0.6, True),
         Row("80 KB of bytes through processes, bare reading being 1", "loader bytes", "ratio", 2.5, 2, smaller=True),
     ),
     "free_threading": (
-        Row("two threads on a free-threaded Python, W2, wall time, one being 1", "free threading", "ratio", 1.7, 1.85),
+        Row("two threads of a free-threaded Python, W2, one being 1", "free threading raw", "faster", 1.7, 1.85),
+        Row("the same, decoded", "free threading decoded", "faster", 1.7, 1.85),
     ),
 }  # fmt: skip
 ROWS = tuple(row for rows in ROWS_OF.values() for row in rows)
@@ -209,9 +224,6 @@ def answers(names: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[str]]
     found: dict[str, list[dict[str, Any]]] = {}
     notes = []
     for name in names:
-        if not (HERE / f"{name}.py").exists():
-            notes.append(f"left out: bench/{name}.py is not there")
-            continue
         try:
             for _ in range(RUNS):
                 for question, line in ask(name).items():
@@ -221,6 +233,33 @@ def answers(names: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[str]]
     lines = {question: combine(each) for question, each in found.items()}
     notes += [f"left out: {question}: {line['left_out']}" for question, line in lines.items() if "left_out" in line]
     return lines, notes
+
+
+def missing(rows: Iterable[Row], found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a note for each row whose question was left unanswered without a reason.
+
+    Args:
+        rows: of the scripts that ran.
+        found: their lines by question.
+    """
+    return [
+        f"FAILED: no {row.figure} in an answer to {row.question!r}"
+        for row in rows
+        if row.figure not in (line := found.get(row.question, {})) and "left_out" not in line
+    ]
+
+
+@contextmanager
+def earlier_sources() -> Iterator[None]:
+    """Let ``WDS_BEFORE`` name the sources of ``BEFORE``, where git has them and it names no others."""
+    with tempfile.TemporaryDirectory(prefix="wds-before-") as folder:
+        packed = Path(folder, "src.tar")
+        command = ["git", "-C", str(HERE.parent), "archive", "-o", str(packed), BEFORE, "src"]
+        if "WDS_BEFORE" not in os.environ and not subprocess.run(command, check=False, capture_output=True).returncode:
+            with tarfile.open(packed) as archive:
+                archive.extractall(folder, filter="data")
+            os.environ["WDS_BEFORE"] = str(Path(folder, "src"))
+        yield
 
 
 def load() -> str:
@@ -269,7 +308,7 @@ def plot(kept: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     rows = [row for row in ROWS if row.figure == "ratio" and row.question.split()[0] in ("raw", "chain", "write")]
-    rows = [row for row in rows if row.question in kept["answers"]][::-1]
+    rows = [row for row in rows if row.figure in kept["answers"].get(row.question, ())][::-1]
     ratios = [kept["answers"][row.question]["ratio"] for row in rows]
     figure, axes = plt.subplots(figsize=(7, 0.42 * len(rows) + 1))
     axes.barh([row.title for row in rows], ratios, color="#4477aa")
@@ -290,9 +329,11 @@ def measure(names: Iterable[str]) -> dict[str, Any]:
     Args:
         names: the scripts.
     """
-    before = load()
+    names, before = list(names), load()
     print(f"load averages (1, 5, 15 minutes): {before}", file=sys.stderr)
-    found, notes = answers(names)
+    with earlier_sources():
+        found, notes = answers(names)
+    notes += missing([row for name in names for row in ROWS_OF[name]], found)
     return {
         "answers": found,
         "notes": notes,
