@@ -104,9 +104,8 @@ ROWS_OF: dict[str, tuple[Row, ...]] = {
     ),
     "elastic_bytes": (
         *(
-            Row(f"bytes over HTTP, {shards} shards, 4 workers, indexes", f"elastic bytes {shards}", "four_indexed", *wanted)
-            for shards in (3, 25)
-            for wanted in ((1.2, 1, True),)
+            Row(f"the same over HTTP, {n} shards, indexes, 4 workers", f"elastic bytes {n}", "indexed_4", 1.2, 1, True)
+            for n in (3, 25)
         ),
     ),
     "states": (
