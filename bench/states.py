@@ -128,7 +128,7 @@ def measure_resume(folder: Path) -> None:
                 times.append(time_resume(given, state))
         os.environ.pop("WDS_SHARED_BYTES", None)
         together, alone = map(statistics.median, taken.values())
-        show(f"resume at 90 % {name}", cpu_seconds=rounded(together), alone=rounded(alone))
+        show(f"resume at 90 % {name}", cpu_s=rounded(together), alone=rounded(alone))
 
 
 if __name__ == "__main__":

@@ -75,11 +75,11 @@ def test_opening_prints_its_figures():
 
 def test_states_print_their_figures():
     """What a state costs, here beside that of the same version, and what resuming far on costs."""
-    raw, shuffled = ask("states", "states", WAS=str(BENCH.parent / "src"))
-    assert all(line[figure] > 0 for line in (raw, shuffled) for figure in ("state_us", "was_us", "to_was"))
+    raw, shuffled = ask("states", "states", WDS_BEFORE=str(BENCH.parent / "src"))
+    assert all(line[figure] > 0 for line in (raw, shuffled) for figure in ("state_us", "before_us", "ratio"))
     for line, name in zip(ask("states", "resume"), ("braces", "list"), strict=True):
         assert line["question"] == f"resume at 90 % {name}"
-        assert line["cpu_seconds"] > 0 < line["alone"]
+        assert line["cpu_s"] > 0 < line["alone"]
 
 
 def test_bytes_of_an_elastic_epoch_are_counted():
@@ -130,11 +130,11 @@ def test_table_says_what_misses():
 def test_units_and_runs_are_told():
     """Figures are shown in the unit of their name; several runs and the load are told under the table."""
     table = load("table")
-    answers = {"index million": {"build_ratio": 0.4, "open_s": 2.0, "lookup_ratio": 0.6, "len_ms": 0.5}}
+    answers = {"index build": {"ratio": 0.4}, "index len": {"ours_ms": 0.5}, "resume at 90 % list": {"cpu_s": 2.0}}
     kept = {"answers": answers, "date": "2026-01-01", "machine": "a machine", "runs": 3, "load": ["1 2 3", "4 5 6"]}
     text = table.table(kept)
     assert "0.5x | 0.5x | 0.4x | aim reached |" in text
-    assert "| 1 s | 1 s | 2 s | MISS |" in text
+    assert "| - | - | 2 s |  |" in text
     assert "| 1 ms | 1 ms | 0.5 ms | aim reached |" in text
     assert text.endswith("Medians of 3 runs. Load averages (1, 5, 15 minutes): 1 2 3 before, 4 5 6 after.")
 
@@ -160,30 +160,71 @@ print(json.dumps({"question": "raw W2", "ratio": [9, 1, 5][runs], "machine": f"r
 
 
 def test_runs_are_medians_and_what_is_missing_is_named(tmp_path):
-    """Each figure is the median of the runs; missing, failing and left out scripts are named, and the others count."""
+    """Each figure is the median of the runs; failing and left out scripts and missing figures are named."""
     left_out = 'print(\'{"question": "chain W2", "left_out": "not here"}\')'
     table = bench_with(tmp_path, {"raw": COUNTING, "chain": left_out, "stage": "raise SystemExit(3)"})
     table.RUNS = 3
-    found, notes = table.answers(["raw", "absent", "stage", "chain"])
+    found, notes = table.answers(["raw", "stage", "chain"])
     assert found["raw W2"] == {"question": "raw W2", "ratio": 5, "machine": "run 0"}
     assert notes == [
-        "left out: bench/absent.py is not there",
         "FAILED: bench/stage.py failed with status 3",
         "left out: chain W2: not here",
     ]
+    raw, pax, chain = table.ROWS_OF["raw"][0], table.ROWS_OF["raw"][2], table.ROWS_OF["chain"][0]
+    assert table.missing([raw, chain], found, earlier=False) == []
+    then = raw._replace(title="raw, 0582e76 being 1", figure="then")
+    assert table.missing([pax, then], found, earlier=True) == [
+        "FAILED: no ratio in an answer to 'raw W2p'",
+        "FAILED: no then in an answer to 'raw W2'",
+    ]
+    assert table.missing([then], found, earlier=False) == [
+        "left out: raw, 0582e76 being 1: git does not have that commit here"
+    ]
+
+
+STAGE = """
+import json, os, pathlib
+place = pathlib.Path(os.environ["WDS_BEFORE"])
+print(json.dumps({"question": "stage", "ratio": 1.1, "before": (place / "webdataset" / "__init__.py").exists()}))
+"""
 
 
 def test_chosen_scripts_show_their_rows_and_keep_nothing(tmp_path):
-    """``table.py NAME`` prints the rows of one script, with the load; a failing script makes the command fail."""
-    bench_with(tmp_path, {"raw": COUNTING, "stage": "raise SystemExit(3)"})
+    """``table.py NAME`` prints the rows of one script, with the load; a missing figure makes the command fail."""
+    bench_with(tmp_path, {"stage": STAGE, "raw": COUNTING, "chain": "raise SystemExit(3)"})
     command = [sys.executable, str(tmp_path / "table.py")]
-    result = subprocess.run([*command, "raw"], capture_output=True, text=True, check=True)
-    assert "| raw iteration W2, small samples | 40x | 60x | 9x | MISS |" in result.stdout
+    settings = {**os.environ, "WDS_BEFORE": str(BENCH.parent / "src")}
+    result = subprocess.run([*command, "stage"], capture_output=True, text=True, check=True, env=settings)
+    assert "| one more stage against a bare generator | 1.5x | 1.2x | 1.1x | aim reached |" in result.stdout
+    assert '"before": true' in result.stderr
     assert "Load averages" in result.stdout
     assert not (tmp_path / "out").exists()
-    failed = subprocess.run([*command, "stage"], capture_output=True, text=True, check=False)
-    assert failed.returncode == 1
-    assert "bench/stage.py failed" in failed.stderr
+    for name, reason in (("chain", "bench/chain.py failed"), ("raw", "no ratio in an answer to 'raw W1'")):
+        failed = subprocess.run([*command, name], capture_output=True, text=True, check=False, env=settings)
+        assert failed.returncode == 1
+        assert reason in failed.stderr
+
+
+def test_the_earlier_version_is_taken_from_git(tmp_path, monkeypatch):
+    """Scripts are given the sources of an earlier commit, unless others are named, or git does not have it."""
+    (tmp_path / "bench").mkdir()
+    table = bench_with(tmp_path / "bench", {})
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "module.py").write_text("# then", encoding="utf-8")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "src"], ["commit", "-q", "-m", "then"], ["tag", "then"]):
+        subprocess.run([*git, *words], check=True)
+    (tmp_path / "src" / "module.py").write_text("# now", encoding="utf-8")
+    monkeypatch.delenv("WDS_BEFORE", raising=False)
+    with table.earlier_sources():
+        assert "WDS_BEFORE" not in os.environ
+    table.BEFORE = "then"
+    with table.earlier_sources():
+        assert Path(os.environ["WDS_BEFORE"], "module.py").read_text(encoding="utf-8") == "# then"
+    assert "WDS_BEFORE" not in os.environ
+    monkeypatch.setenv("WDS_BEFORE", "named")
+    with table.earlier_sources():
+        assert os.environ["WDS_BEFORE"] == "named"
 
 
 def test_plot_is_drawn(tmp_path):
