@@ -33,7 +33,7 @@ def test_consecutive_members_of_one_key():
 
 def test_fields_are_interned():
     """A field is one string in all shards: threads of a free-threaded Python share it without counting references."""
-    wanted = sys.intern("".join(["Interned", ".", "Field"]).lower())
+    wanted = sys.intern("Interned.Field".lower())
     for name in ("a.Interned.FIELD", "a.interned.field"):
         samples, _ = grouped([name])
         assert list(samples[0])[-1] is wanted
