@@ -314,6 +314,8 @@ class WindowAssembler:
                 # its samples are not wanted any more; the next epoch starts other workers
                 with suppress(WorkerDied):
                     self._stop_workers()
+                # what came meanwhile
+                self._parts.clear()
 
     def _warn_of_silence(self) -> None:
         """Name the workers that the program waits for; a silent hang is taken for one of the training."""
@@ -389,12 +391,12 @@ class WindowAssembler:
 
     def _make_credit(self, window: int) -> WindowCredit:
         if self.layout is None or self._blocks is None:
-            return WindowCredit(window, eager=self.eager, collating=self._placing)
+            return WindowCredit(window, eager=self.eager, collating=self._placing, needed=self._next)
         self._sort()
         block = self._blocks.take()
         columns = self.layout.views(block.lend(self._loans, _ReturnedBlock(self._epoch, window, self._blocks, block)))
         self._lent[window] = self.layout, columns
-        return WindowCredit(window, block.number, self.layout, columns, self.eager, self._placing)
+        return WindowCredit(window, block.number, self.layout, columns, self.eager, self._placing, self._next)
 
     def _sort(self) -> None:
         """Free the returned blocks that no worker refers to: each has said so with a later part."""
