@@ -373,4 +373,4 @@ def infer_layout(columns: Columns, rows: int) -> BatchLayout | None:
             if array is None or (array.shape, array.dtype, array is not value) != (first.shape, first.dtype, tensor):
                 return None
         found.append(BatchColumn(place, first.shape, first.dtype, 0, tensor))
-    return place_columns(columns.kind, columns.keys, found, rows)
+    return place_columns(columns.kind, columns.keys, found, rows) if found else None

@@ -296,7 +296,7 @@ class WindowAssembler:
         try:
             while not all(self._over) or self._parts:
                 self._grant()
-                while not all(map(self._ready, range(self.pool.workers))):
+                while not self._complete():
                     part = self.pool.receive(_SILENCE_SECONDS)
                     if part is not None:
                         self._register(part)
@@ -340,6 +340,14 @@ class WindowAssembler:
                 self.pool.close()
                 return
             self._register(part)
+
+    def _complete(self) -> bool:
+        """Tell whether all workers are done with the next window; asked once more than there are workers."""
+        needed = self._next
+        for over, reached in zip(self._over, self._reached, strict=True):
+            if not over and reached <= needed:
+                return False
+        return True
 
     def _ready(self, worker: int) -> bool:
         return self._over[worker] or self._reached[worker] > self._next
