@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from webdataset.codecs.registry import BytesDecoder
 from webdataset.core.errors import DecodingError, EncodingError, describe_error
 from webdataset.core.optional_imports import import_if_available, loaded_module
 
@@ -29,16 +30,15 @@ _DEEPEST = 64
 _BLANKS = " \t\n\r"
 
 
-def make_json_loads() -> Callable[[bytes], Any]:
+def make_json_loads() -> BytesDecoder:
     """Return a ``json_loads`` with a parser of its own."""
-    return _make_scanning_loads() if _library is None else _make_msgspec_loads()
+    return _make_scanning_loads() if _library is None else _make_msgspec_loads(_library.json.Decoder().decode)
 
 
-def _make_msgspec_loads() -> Callable[[bytes], Any]:
-    decode = _library.json.Decoder().decode
+def _make_msgspec_loads(decode: Callable[[bytes], object]) -> BytesDecoder:
     refusals = _not_for_msgspec
 
-    def loads(data: bytes) -> Any:
+    def loads(data: bytes, /) -> object:
         try:
             return decode(data)
         except refusals:
@@ -47,10 +47,10 @@ def _make_msgspec_loads() -> Callable[[bytes], Any]:
     return loads
 
 
-def _make_scanning_loads() -> Callable[[bytes], Any]:
-    scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
+def _make_scanning_loads() -> BytesDecoder:
+    scan: Callable[[str, int], tuple[object, int]] = vars(json.JSONDecoder())["scan_once"]
 
-    def loads(data: bytes) -> Any:
+    def loads(data: bytes, /) -> object:
         if type(data) is not bytes:
             return json.loads(data)
         try:
