@@ -14,14 +14,13 @@ from webdataset.codecs.handlers import (
     Continue,
     Handler,
     auto_handlers,
-    decoders,
     default_post_handlers,
     default_pre_handlers,
     is_key_handler,
     keep_bytes,
 )
 from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, imagehandler, imagespecs
-from webdataset.codecs.registry import BytesDecoder
+from webdataset.codecs.registry import BytesDecoder, LiveTable
 from webdataset.core.errors import CodecError, DecodingError, MissingExtra, UsageError, describe_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.samples.documents.document import Document
@@ -92,7 +91,7 @@ class Decoder:
         self._forget()
 
     def _forget(self) -> None:
-        self._version = decoders.version
+        self._changes = LiveTable.changes
         self._plans = _Plans(self._plan_field)
         self._chains: dict[tuple[str, int], BytesDecoder] = {}
 
@@ -112,7 +111,7 @@ class Decoder:
         """
         if isinstance(sample, Document):
             return sample.decode_with(self)
-        if self._version != decoders.version:
+        if self._changes != LiveTable.changes:
             self._forget()
         plans = self._plans
         decoded: Sample = {}
@@ -198,7 +197,7 @@ class Decoder:
             key: the field's name, with or without a dot at its start.
             data: its bytes.
         """
-        if self._version != decoders.version:
+        if self._changes != LiveTable.changes:
             self._forget()
         return self._continue_chain("." + key, 0)(data)
 
@@ -215,7 +214,7 @@ class Decoder:
         return DecodedSamples(self, sample)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_version")}
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_changes")}
         # where it is not loaded, none were added
         pickles: Any = loaded_module("webdataset.codecs.safe_pickle")
         return {**kept, "_safe_globals": () if pickles is None else pickles.added_safe_globals()}

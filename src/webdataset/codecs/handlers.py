@@ -51,7 +51,7 @@ def keep_bytes(data: bytes) -> bytes:
 decoders: LiveTable = LiveTable()
 decoders.update(dict.fromkeys(("txt", "text", "transcript"), decode_utf8))
 decoders.update(dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int))
-decoders.update(dict.fromkeys(("json", "jsn"), LazyCodec("json_codec", "json_loads")))
+decoders.update(dict.fromkeys(("json", "jsn"), LazyCodec("json_codec", "json_loads", maker="make_json_loads")))
 decoders.update(dict.fromkeys(("pyd", "pkl", "pickle"), LazyCodec("safe_pickle", "unpickle_loads", trusting=True)))
 decoders.update(dict.fromkeys(("mp", "msg"), LazyCodec("msgpack_cbor", "msgpack_loads")))
 decoders["cbor"] = LazyCodec("msgpack_cbor", "cbor_loads")

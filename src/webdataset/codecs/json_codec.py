@@ -1,30 +1,73 @@
 """JSON fields and JSON lines: equal to the standard library's results, and faster where msgspec is installed.
 
 msgspec answers only where it and ``json`` agree; all else (NaN, integers beyond 64 bits, byte order marks, lone
-surrogates, bytes, times, sets) ``json`` reads, writes or refuses. ``.jsonl`` and ``.ndjson`` fields hold one JSON value
-a line, and give the list of values; blank lines are skipped.
+surrogates, bytes, times, sets) ``json`` reads, writes or refuses. Without msgspec, json's own scanner reads UTF-8 text
+that begins with its value, and ``json.loads`` all else. Where Python has no global lock, threads that use one parser
+wait for its reference count, so each decoder gets its own. ``.jsonl`` and ``.ndjson`` fields hold one JSON value a
+line, and give the list of values; blank lines are skipped.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from webdataset.codecs.registry import BytesDecoder
 from webdataset.core.errors import DecodingError, EncodingError, describe_error
 from webdataset.core.optional_imports import import_if_available, loaded_module
 
 _library = import_if_available("msgspec")
-_decode: Callable[[bytes], Any]
 _encode: Callable[[object], bytes] | None
 _not_for_msgspec: tuple[type[Exception], ...]
 if _library is None:
-    _decode, _encode, _not_for_msgspec = json.loads, None, ()
+    _encode, _not_for_msgspec = None, ()
 else:
-    _decode, _encode = _library.json.Decoder().decode, _library.json.Encoder().encode
+    _encode = _library.json.Encoder().encode
     _not_for_msgspec = (_library.MsgspecError, UnicodeError, RecursionError, OverflowError)
 
 _LEAVES = frozenset({str, int, float, bool, type(None)})
 _NAMES = frozenset({str})
 _DEEPEST = 64
+_BLANKS = " \t\n\r"
+
+
+def make_json_loads() -> BytesDecoder:
+    """Return a ``json_loads`` with a parser of its own."""
+    return _make_scanning_loads() if _library is None else _make_msgspec_loads(_library.json.Decoder().decode)
+
+
+def _make_msgspec_loads(decode: Callable[[bytes], object]) -> BytesDecoder:
+    refusals = _not_for_msgspec
+
+    def loads(data: bytes, /) -> object:
+        try:
+            return decode(data)
+        except refusals:
+            return json.loads(data)
+
+    return loads
+
+
+def _make_scanning_loads() -> BytesDecoder:
+    scan: Callable[[str, int], tuple[object, int]] = vars(json.JSONDecoder())["scan_once"]
+
+    def loads(data: bytes, /) -> object:
+        if type(data) is not bytes:
+            return json.loads(data)
+        try:
+            text = data.decode()
+            value, end = scan(text, 0)
+        except (ValueError, StopIteration):
+            # blanks or a byte order mark before the value, another encoding, or an error, which json.loads explains
+            pass
+        else:
+            if end == len(text) or not text[end:].strip(_BLANKS):
+                return value
+        return json.loads(data)
+
+    return loads
+
+
+_loads = make_json_loads()
 
 
 def json_loads(data: bytes) -> Any:
@@ -33,10 +76,7 @@ def json_loads(data: bytes) -> Any:
     Raises:
         json.JSONDecodeError: not JSON.
     """
-    try:
-        return _decode(data)
-    except _not_for_msgspec:
-        return json.loads(data)
+    return _loads(data)
 
 
 def json_dumps(value: object) -> bytes:

@@ -8,7 +8,7 @@ decodes.
 import functools
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -44,7 +44,7 @@ def _count_changes(name: str) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def change(self: "LiveTable", *args: object, **kw: object) -> object:
-        self.version += 1
+        LiveTable.changes += 1
         return method(self, *args, **kw)
 
     return change
@@ -54,10 +54,11 @@ class LiveTable(dict[str, Any]):
     """A dict that counts its changes, so that plans made from it can be dropped when it changes.
 
     Attributes:
-        version: number of changes so far.
+        changes: number of changes of all such tables so far. It is asked for each sample, and stands in the class:
+            where Python has no global lock, threads wait for the reference count of an object that they share.
     """
 
-    version: int = 0
+    changes: ClassVar[int] = 0
 
     __setitem__ = _count_changes("__setitem__")
     __delitem__ = _count_changes("__delitem__")
@@ -77,13 +78,17 @@ class LazyCodec:
         name: function in it.
         trusting: the function takes ``trust=`` as well.
         takes_text: an encoder that wants ``str`` values too (others get them as UTF-8 written unchanged).
+        maker: function in the module that makes a codec like it, with objects of its own, for one user.
     """
 
-    def __init__(self, module: str, name: str, *, trusting: bool = False, takes_text: bool = False) -> None:
+    def __init__(
+        self, module: str, name: str, *, trusting: bool = False, takes_text: bool = False, maker: str = ""
+    ) -> None:
         self.module = module
         self.name = name
         self.trusting = trusting
         self.takes_text = takes_text
+        self.maker = maker
         self._function: Callable[..., Any] | None = None
 
     def __call__(self, value: Any) -> Any:
@@ -91,7 +96,7 @@ class LazyCodec:
         return (self._function or self.resolve())(value)
 
     def resolve(self, trust: str | None = None) -> Callable[..., Any]:
-        """Return the function itself, bound to a trust level where it takes one.
+        """Return the function itself, or one made for the caller, bound to a trust level where it takes one.
 
         Args:
             trust: the level that a decoder was given, or None.
@@ -99,17 +104,19 @@ class LazyCodec:
         if self._function is None:
             self._function = getattr(importlib.import_module(f"{__package__}.{self.module}"), self.name)
         found: Callable[..., Any] = self._function
+        if self.maker:
+            found = getattr(importlib.import_module(f"{__package__}.{self.module}"), self.maker)()
         return functools.partial(found, trust=trust) if self.trusting and trust is not None else found
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _make_lazy_codec, (self.module, self.name, self.trusting, self.takes_text)
+        return _make_lazy_codec, (self.module, self.name, self.trusting, self.takes_text, self.maker)
 
     def __repr__(self) -> str:
         return f"LazyCodec({self.module}.{self.name})"
 
 
-def _make_lazy_codec(module: str, name: str, trusting: bool, takes_text: bool) -> LazyCodec:  # noqa: FBT001  for pickle only
-    return LazyCodec(module, name, trusting=trusting, takes_text=takes_text)
+def _make_lazy_codec(module: str, name: str, trusting: bool, takes_text: bool, maker: str = "") -> LazyCodec:  # noqa: FBT001  for pickle only
+    return LazyCodec(module, name, trusting=trusting, takes_text=takes_text, maker=maker)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ and collated one by one, so that a batch is always what collating its samples gi
 Samples are put together again (``samples``) only where they do not fit into one batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
@@ -23,9 +23,12 @@ LISTED, NUMBERS, SCALARS, STACKED, LOOSE = "listed", "numbers", "scalars", "stac
 # whose lists collation leaves as they are
 _LISTED_TYPES = frozenset([str, bytes, dict, list, tuple, type(None)])
 # so many values of a long list stand for all
-_WEIGHED = 8
+_WEIGHED = 4
 _SIZED = frozenset([str, bytes, bytearray])
 _CONTAINERS = frozenset([dict, list, tuple])
+# that stand for a few bytes
+_PLAIN_TYPES = frozenset([int, float, bool, type(None)])
+_PLAIN_BYTES = 32
 _NUMBER_DTYPES: dict[type, np.dtype[np.generic]] = {kind: np.array([kind()]).dtype for kind in (int, float, bool)}
 
 
@@ -198,7 +201,7 @@ def estimate_bytes(value: object) -> int:
     Of a long list of containers, some stand for all.
     """
     if isinstance(value, dict):
-        return sum(map(estimate_bytes, value.values()))
+        return _weigh_values(value.values())
     if isinstance(value, tuple | list):
         return _weigh_list(value, set(map(type, value)))
     if isinstance(value, str | bytes | bytearray):
@@ -207,7 +210,21 @@ def estimate_bytes(value: object) -> int:
         size = getattr(value, "nbytes", None)
     except RuntimeError:  # a sparse tensor
         size = None
-    return size if isinstance(size, int) else 32
+    return size if isinstance(size, int) else _PLAIN_BYTES
+
+
+def _weigh_values(values: Iterable[Any]) -> int:
+    """Return the sum of ``estimate_bytes``; records of many small values are common, and calls are what costs."""
+    size_bytes = 0
+    for value in values:
+        kind = type(value)
+        if kind is str or kind is bytes:
+            size_bytes += len(value)
+        elif kind in _PLAIN_TYPES:
+            size_bytes += _PLAIN_BYTES
+        else:
+            size_bytes += estimate_bytes(value)
+    return size_bytes
 
 
 def _weigh_list(values: Sequence[object], kinds: set[type]) -> int:
@@ -215,8 +232,8 @@ def _weigh_list(values: Sequence[object], kinds: set[type]) -> int:
         return sum(map(len, cast("Sequence[bytes]", values)))
     if len(values) > 2 * _WEIGHED and not kinds.isdisjoint(_CONTAINERS):
         some = values[:: len(values) // _WEIGHED]
-        return sum(map(estimate_bytes, some)) * len(values) // len(some)
-    return sum(map(estimate_bytes, values))
+        return _weigh_values(some) * len(values) // len(some)
+    return _weigh_values(values)
 
 
 def place_fields(columns: Columns, layout: BatchLayout, arrays: Sequence[Array]) -> Columns:
@@ -356,4 +373,4 @@ def infer_layout(columns: Columns, rows: int) -> BatchLayout | None:
             if array is None or (array.shape, array.dtype, array is not value) != (first.shape, first.dtype, tensor):
                 return None
         found.append(BatchColumn(place, first.shape, first.dtype, 0, tensor))
-    return place_columns(columns.kind, columns.keys, found, rows)
+    return place_columns(columns.kind, columns.keys, found, rows) if found else None

@@ -120,10 +120,15 @@ class WindowRows:
 
 
 class RowAllocator:
-    """Decides what a worker's decoders are offered, from epoch to epoch."""
+    """Decides what a worker's decoders are offered, from epoch to epoch.
+
+    Attributes:
+        offered: decoders were offered memory in the window that was taken back last.
+    """
 
     def __init__(self) -> None:
         self.mode = TRIAL
+        self.offered = False
         self._drawn = 0
         self._windows = 0
         # samples drawn, block, what was offered
@@ -143,6 +148,7 @@ class RowAllocator:
             turn: samples after which a pipeline has moved on from one.
         """
         self._drawn += count
+        self.offered = bool(rows.views)
         busy = self.busy()
         patience = 2 * turn + _SLACK
         if any(self._drawn - drawn > patience for drawn, _, _ in self._held):

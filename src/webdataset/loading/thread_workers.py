@@ -1,9 +1,16 @@
 """Workers of a loader in this process: inline, or threads.
 
-Threads suit decoders that release the interpreter's lock while they work (simplejpeg, Pillow, zlib, zstd do).
+Threads suit decoders that release the interpreter's lock while they work (simplejpeg, Pillow, zlib, zstd do), and all
+work where Python has no such lock.
+
+There only the thread that made an object releases it cheaply: another one has to hand it back, object by object. So a
+worker keeps the parts that it sent until the consumer has dropped them, as a rule: the worker's reference is the last
+one. Those are the parts of at most three windows beyond what waits for the consumer, and none that is large. Nor one
+in whose window decoders were offered memory: that is watched, and nothing else may refer to it.
 """
 
 import queue
+import sys
 import threading
 import time
 from collections import deque
@@ -11,6 +18,7 @@ from collections.abc import Iterator
 
 from webdataset.core import distributed
 from webdataset.core.errors import FlowError
+from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.rows import RowAllocator
 from webdataset.loading.shared_memory import BatchLayout, BlockPool
@@ -19,6 +27,10 @@ from webdataset.loading.worker import EpochCancelled, EpochWork, WindowCredit, W
 
 # for a thread that sits in a read, when the loader is closed
 _PATIENCE_SECONDS = 5.0
+# Python has no global lock: parts that were sent are kept
+FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
+# of a part that is kept
+_MOST_KEPT_BYTES = 1 << 20
 
 
 class InlineWorkers(WorkerPool):
@@ -89,6 +101,9 @@ class _WorkerThread:
         self.orders: queue.SimpleQueue[WindowCredit | EpochStart | None] = queue.SimpleQueue()
         self.stopped = False
         self.allocator = RowAllocator()
+        # the first window that the consumer has not received; it writes this
+        self.needed = 0
+        self._sent: deque[WindowPart] = deque()
         self.thread = threading.Thread(target=self.run, name=f"webdataset-loader-{number}", daemon=True)
 
     def run(self) -> None:
@@ -97,6 +112,7 @@ class _WorkerThread:
         while (order := self.orders.get()) is not None:
             if isinstance(order, EpochStart):
                 self._epoch(order)
+                self._sent.clear()
 
     def _epoch(self, beginning: EpochStart) -> None:
         loop: WorkerLoop | None = None
@@ -105,6 +121,8 @@ class _WorkerThread:
             work = EpochWork(share, self.span, beginning.start, self.number, self._leave, self._watch, self.allocator)
             loop = WorkerLoop(work)
             for part in loop.parts():
+                if FREE_THREADED and not self.allocator.offered and _weigh_part(part) <= _MOST_KEPT_BYTES:
+                    self._sent.append(part)
                 self.parts.put(part)
         except BaseException as error:  # noqa: BLE001  user code, SystemExit too: it goes to the consumer, who raises it
             window = 0 if loop is None else loop.window
@@ -120,11 +138,21 @@ class _WorkerThread:
             if self.stopped:
                 raise EpochCancelled
             if isinstance(order, WindowCredit) and order.window == window:
+                # the consumer's program still holds the last one that it received
+                while self._sent and self._sent[0].window < self.needed - 1:
+                    self._sent.popleft()
                 return order
 
     def _watch(self, index: int, sample: object) -> None:  # noqa: ARG002
         if self.stopped:
             raise EpochCancelled
+
+
+def _weigh_part(part: WindowPart) -> int:
+    """Return about how many bytes a part's samples take, outside of a block."""
+    if part.columns is not None:
+        return part.columns.size_bytes
+    return len(part.beside) * estimate_bytes(part.beside[0]) if part.beside else 0
 
 
 class ThreadWorkers(WorkerPool):
@@ -145,6 +173,7 @@ class ThreadWorkers(WorkerPool):
         """Start an epoch."""
         for each in self._threads:
             each.stopped = False
+            each.needed = 0
             each.orders.put(beginning)
 
     def stop(self) -> None:
@@ -157,6 +186,7 @@ class ThreadWorkers(WorkerPool):
     def grant(self, grant: WindowCredit) -> None:
         """Let all threads write the window."""
         for each in self._threads:
+            each.needed = grant.needed
             each.orders.put(grant)
 
     def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:

@@ -296,7 +296,7 @@ class WindowAssembler:
         try:
             while not all(self._over) or self._parts:
                 self._grant()
-                while not all(map(self._ready, range(self.pool.workers))):
+                while not self._complete():
                     part = self.pool.receive(_SILENCE_SECONDS)
                     if part is not None:
                         self._register(part)
@@ -314,6 +314,8 @@ class WindowAssembler:
                 # its samples are not wanted any more; the next epoch starts other workers
                 with suppress(WorkerDied):
                     self._stop_workers()
+                # what came meanwhile
+                self._parts.clear()
 
     def _warn_of_silence(self) -> None:
         """Name the workers that the program waits for; a silent hang is taken for one of the training."""
@@ -338,6 +340,14 @@ class WindowAssembler:
                 self.pool.close()
                 return
             self._register(part)
+
+    def _complete(self) -> bool:
+        """Tell whether all workers are done with the next window; asked once more than there are workers."""
+        needed = self._next
+        for over, reached in zip(self._over, self._reached, strict=True):
+            if not over and reached <= needed:
+                return False
+        return True
 
     def _ready(self, worker: int) -> bool:
         return self._over[worker] or self._reached[worker] > self._next
@@ -389,12 +399,12 @@ class WindowAssembler:
 
     def _make_credit(self, window: int) -> WindowCredit:
         if self.layout is None or self._blocks is None:
-            return WindowCredit(window, eager=self.eager, collating=self._placing)
+            return WindowCredit(window, eager=self.eager, collating=self._placing, needed=self._next)
         self._sort()
         block = self._blocks.take()
         columns = self.layout.views(block.lend(self._loans, _ReturnedBlock(self._epoch, window, self._blocks, block)))
         self._lent[window] = self.layout, columns
-        return WindowCredit(window, block.number, self.layout, columns, self.eager, self._placing)
+        return WindowCredit(window, block.number, self.layout, columns, self.eager, self._placing, self._next)
 
     def _sort(self) -> None:
         """Free the returned blocks that no worker refers to: each has said so with a later part."""

@@ -139,6 +139,7 @@ class WindowCredit:
         columns: the block's arrays.
         eager: the part must say what changed in the worker's state.
         collating: samples go into one batch, so that the part may hold columns.
+        needed: the first window that the consumer has not received.
     """
 
     window: int
@@ -147,6 +148,7 @@ class WindowCredit:
     columns: "list[Array]" = field(default_factory=list)
     eager: bool = False
     collating: bool = False
+    needed: int = 0
 
 
 @dataclass(slots=True)

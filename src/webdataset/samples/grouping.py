@@ -9,6 +9,7 @@ Grouping never joins members of two shards, never gives a sample that was cut of
 
 import copy
 import re
+import sys
 from collections.abc import Callable, Container
 from typing import Any, Literal
 
@@ -244,9 +245,10 @@ class Grouper:
             return None
         self._marked_bad |= field == "__bad__"
         if not field.startswith("__") and len(self._fields) < 1 << 16:
-            self._fields[ext] = field
             if len(self._common) < _MOST_COMMON:
-                self._common[ext] = field
+                # one string for all shards and threads; where Python has no global lock, interned ones are not counted
+                field = self._common[ext] = sys.intern(field)
+            self._fields[ext] = field
         else:
             self._odd = True
         return field

@@ -10,8 +10,11 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from webdataset.autodecode import Decoder
+from webdataset.codecs import json_codec
 from webdataset.codecs.compression import compress_gzip, decompress
 from webdataset.codecs.json_codec import json_dumps, json_loads
 from webdataset.core.errors import BadCompression, DecodingError, EncodingError
@@ -82,6 +85,25 @@ def test_json_is_read_as_the_standard_library_reads_it(data):
     """Same value, same type, same error, for all that JSON texts may come up with."""
     assert outcome(json_loads, data) == outcome(json.loads, data)
     assert outcome(lambda data: decode("json", data), data) == outcome(json.loads, data)
+    assert outcome(json_codec._make_scanning_loads(), data) == outcome(json.loads, data)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists), st.randoms())
+def test_damaged_json_is_refused_as_the_standard_library_refuses_it(value, random):
+    """Texts with a byte changed, added or left out: the same value or the same words, without msgspec."""
+    data = bytearray(json.dumps(value, ensure_ascii=random.random() < 0.5).encode("utf-8", "surrogatepass"))
+    for _ in range(random.randrange(3)):
+        place = random.randrange(len(data) + 1)
+        data[place : place + random.randrange(2)] = random.choice(
+            [b"", b" ", b"\n", b"\xa0", b"\0", b'"', b"\xff", b"]"]
+        )
+    results = []
+    for loads in (json_codec._make_scanning_loads(), json.loads):
+        try:
+            results.append(repr(loads(bytes(data))))
+        except ValueError as error:
+            results.append(f"{type(error)} {error}")
+    assert results[0] == results[1]
 
 
 def test_json_without_msgspec_is_the_same(tmp_path):

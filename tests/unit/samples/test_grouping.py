@@ -1,5 +1,7 @@
 """Members to samples."""
 
+import sys
+
 import pytest
 
 from webdataset.core.errors import DuplicateField, UsageError
@@ -27,6 +29,14 @@ def test_consecutive_members_of_one_key():
     samples, _ = grouped(["a.x", "a.y", "b.x", "a.x"])
     assert fields(samples) == [("a", {"x": b"0", "y": b"1"}), ("b", {"x": b"2"}), ("a", {"x": b"3"})]
     assert {s["__url__"] for s in samples} == {"u"}
+
+
+def test_fields_are_interned():
+    """A field is one string in all shards: threads of a free-threaded Python share it without counting references."""
+    wanted = sys.intern("Interned.Field".lower())
+    for name in ("a.Interned.FIELD", "a.interned.field"):
+        samples, _ = grouped([name])
+        assert list(samples[0])[-1] is wanted
 
 
 def test_keys_that_begin_alike():
