@@ -1,0 +1,138 @@
+"""Finds where the samples of a shard stand, for processes that read a part of its samples each.
+
+Used are index files beside the shard that name all members with their sizes (binary, DALI 1.2 and files-JSON; an
+energon index names none). A local shard of large members without an index is walked from header to header instead. An
+index is used only where the members that it lists leave no gap up to the end mark, so that no sample can be left out.
+
+Theory of requests. A remote shard is asked for an index only by a process that reads a part of its samples. The three
+names are asked for at once for the first shard of a folder; for the next ones only the name that was found there, and
+nothing more where there was none, as for counts of samples (:func:`~webdataset.index.lookup.sample_counts`).
+
+Whatever goes wrong here is no error: the shard is read whole, and says what is wrong with it.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from webdataset.core.error_handlers import reraise_exception
+from webdataset.core.logs import log
+from webdataset.core.redaction import redact
+from webdataset.index.build import IndexBuilder, RangeWalk
+from webdataset.index.entries import ShardIndex
+from webdataset.index.formats import binary, dali, files_json
+from webdataset.index.formats.files_json import SidecarRow
+from webdataset.index.formats.table import is_usual
+from webdataset.index.lookup import read_beside
+from webdataset.samples.sample_reader import Reading
+from webdataset.samples.shard_extents import SampleTable
+from webdataset.storage.extents import LOCAL_GAP_BYTES, REMOTE_GAP_BYTES, Extents, can_read_ahead, open_extents
+from webdataset.storage.open_url import resolve_url
+from webdataset.storage.random_access import open_ranges
+from webdataset.tar.header import BLOCK
+from webdataset.tar.walker import MemberPosition
+
+_MOST_INDEX_BYTES = 1 << 26
+_NAMES = (binary.index_name, files_json.index_name, dali.index_name)
+
+
+def find_table(url: str, reading: Reading, step: int, known: dict[str, int]) -> tuple[SampleTable, Extents] | None:
+    """Return where the samples of a shard stand, and the shard, opened; None where reading all of it is better.
+
+    Args:
+        url: the shard.
+        reading: the rules of reading.
+        step: how many streams share the shard.
+        known: of each folder at a store, which kind of index lies there, -1 for none; it is added to.
+    """
+    if reading.cache is not None or reading.observer is not None or not is_usual(reading):
+        return None
+    # nothing here is the handler's business
+    reading = replace(reading, handler=reraise_exception)
+    try:
+        path = resolve_url(url, level=reading.trust, storage_options=reading.storage_options).path
+        if path is None and (reading.prefetch == 0 or not can_read_ahead() or "?" in url or url.startswith("pipe:")):
+            return None
+        index = _index_beside(url, reading, known) if path is None else _index_of_file(url, reading, step)
+        gap_bytes = REMOTE_GAP_BYTES if path is None else LOCAL_GAP_BYTES
+        if index is None or not len(index) or index.end // len(index) * (step - 1) < gap_bytes:
+            return None
+        table = SampleTable(index.entries, index.end, index.size_bytes)
+        extents = None
+        if table.whole and not index.joins and not index.sparse:
+            extents = open_extents(url, level=reading.trust, storage_options=reading.storage_options)
+    except Exception as error:  # noqa: BLE001  the shard is read whole, and an error of its own is met there
+        log.debug("%s: read whole, since its index cannot be used: %s", redact(url), error)
+        return None
+    return None if extents is None else (table, extents)
+
+
+def _index_of_file(url: str, reading: Reading, step: int) -> ShardIndex | None:
+    """Return the index of a local shard: that beside it, or one of its headers where members are large."""
+    index = None
+    for index_name in _NAMES:
+        index = index or _load_table(url, index_name(url), reading)
+    return index or _walk_large(url, reading, step)
+
+
+def _index_beside(url: str, reading: Reading, known: dict[str, int]) -> ShardIndex | None:
+    """Return the index beside a remote shard; None where there is none, or none beside another one of its folder."""
+    folder = url.rpartition("/")[0]
+    if folder in known:
+        return None if known[folder] < 0 else _load_table(url, _NAMES[known[folder]](url), reading)
+    with ThreadPoolExecutor(len(_NAMES), thread_name_prefix="index") as pool:
+        found = list(pool.map(lambda index_name: _load_table(url, index_name(url), reading), _NAMES))
+    known[folder] = next((place for place, index in enumerate(found) if index is not None), -1)
+    return next((index for index in found if index is not None), None)
+
+
+def _load_table(url: str, name: str, reading: Reading) -> ShardIndex | None:
+    """Return what an index file says of all members of a shard; None where it is none, or says less."""
+    content = None if name == url else read_beside(name, _MOST_INDEX_BYTES, reading)
+    if content is None:
+        return None
+    try:
+        if content[: len(binary.MAGIC)] == binary.MAGIC:
+            found = binary.loads(content, url=name)
+            found.entries.verify()
+            index = ShardIndex(url, found.size_bytes, found.end, found.entries, sparse=found.sparse, joins=found.joins)
+            return index if found.distinct else None
+        text = bytes(content)
+        if text[:1] == b"{":
+            sidecar = files_json.loads(text, url=name)
+            return _group_rows(url, sidecar.rows, sidecar.size_bytes, reading)
+        parts = [part for line in dali.loads(text, url=name) for part in line]
+        rows = [SidecarRow(part.name, part.offset, part.size) for part in parts if part.name is not None]
+        return _group_rows(url, rows, None, reading) if len(rows) == len(parts) else None
+    except Exception as error:  # noqa: BLE001  an index that cannot be read is none
+        log.debug("%s is no index that can be used: %s", redact(name), error)
+        return None
+
+
+def _group_rows(url: str, rows: Sequence[SidecarRow], size_bytes: int | None, reading: Reading) -> ShardIndex | None:
+    """Return the samples of members that stand one after another; None where there are gaps, or names are escaped."""
+    place = 0
+    for name, offset, size in rows:
+        if offset != place + BLOCK or name is None or "%" in name:
+            return None
+        place = offset + (size + BLOCK - 1 & -BLOCK)
+    builder = IndexBuilder(url, reading)
+    builder.group([MemberPosition(name or "", offset - BLOCK, offset, size) for name, offset, size in rows])
+    return builder.close(place, stored=size_bytes)
+
+
+def _walk_large(url: str, reading: Reading, step: int) -> ShardIndex | None:
+    """Return the index of a local shard whose members are large, from its headers; None where they are not."""
+    with open_ranges(url, level=reading.trust) as ranges:
+        walk = RangeWalk(url, ranges, reading, follow_links=False)
+        walk.builder.quiet = True
+        going = True
+        while going:
+            going = walk.step()
+            passed, count = walk.builder.walk.wants[0], len(walk.builder.entries)
+            # what is worth less than its headers is read whole
+            if walk.compressed or (going and passed < (count + 1) * LOCAL_GAP_BYTES):
+                return None
+        if walk.builder.walk.wants[0] < LOCAL_GAP_BYTES * step:
+            return None
+        return walk.builder.finish(walk.length, stored=ranges.length)
