@@ -14,6 +14,7 @@ Whatever goes wrong here is no error: the shard is read whole, and says what is 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 from webdataset.core.error_handlers import reraise_exception
 from webdataset.core.logs import log
@@ -26,7 +27,7 @@ from webdataset.index.formats.table import is_usual
 from webdataset.index.lookup import read_beside
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_extents import SampleTable
-from webdataset.storage.extents import LOCAL_GAP_BYTES, REMOTE_GAP_BYTES, Extents, can_read_ahead, open_extents
+from webdataset.storage.extents import LOCAL_GAP_BYTES, Extents, can_read_ahead, open_extents
 from webdataset.storage.open_url import resolve_url
 from webdataset.storage.random_access import open_ranges
 from webdataset.tar.header import BLOCK
@@ -36,54 +37,91 @@ _MOST_INDEX_BYTES = 1 << 26
 _NAMES = (binary.index_name, files_json.index_name, dali.index_name)
 
 
-def find_table(url: str, reading: Reading, step: int, known: dict[str, int]) -> tuple[SampleTable, Extents] | None:
-    """Return where the samples of a shard stand, and the shard, opened; None where reading all of it is better.
+class SharedShard(NamedTuple):
+    """A shard that several streams share by sample.
 
     Args:
         url: the shard.
+        beside: how many such shards are read at the same time, this one among them.
+        known: of each folder at a store, which kind of index lies there, -1 for none that helps; it is added to.
+    """
+
+    url: str
+    beside: int
+    known: dict[str, int]
+
+
+def find_table(shard: SharedShard, reading: Reading, gap: int) -> tuple[SampleTable, Extents] | None:
+    """Return where the samples of a shard stand, and the shard, opened; None where reading all of it is better.
+
+    Args:
+        shard: the shard.
         reading: the rules of reading.
-        step: how many streams share the shard.
-        known: of each folder at a store, which kind of index lies there, -1 for none; it is added to.
+        gap: how many samples stand next to each other that are not wanted, at most.
     """
     if reading.cache is not None or reading.observer is not None or not is_usual(reading):
         return None
+    url = shard.url
     # nothing here is the handler's business
     reading = replace(reading, handler=reraise_exception)
     try:
-        path = resolve_url(url, level=reading.trust, storage_options=reading.storage_options).path
-        if path is None and (reading.prefetch == 0 or not can_read_ahead() or "?" in url or url.startswith("pipe:")):
+        if resolve_url(url, level=reading.trust, storage_options=reading.storage_options).path is not None:
+            index = _index_of_file(url, reading, gap)
+            return None if index is None else _check_worth(index, _open_extents(shard, reading), gap)
+        if reading.prefetch == 0 or not can_read_ahead() or "?" in url or url.startswith("pipe:"):
             return None
-        index = _index_beside(url, reading, known) if path is None else _index_of_file(url, reading, step)
-        gap_bytes = REMOTE_GAP_BYTES if path is None else LOCAL_GAP_BYTES
-        if index is None or not len(index) or index.end // len(index) * (step - 1) < gap_bytes:
-            return None
-        table = SampleTable(index.entries, index.end, index.size_bytes)
-        extents = None
-        if table.whole and not index.joins and not index.sparse:
-            extents = open_extents(url, level=reading.trust, storage_options=reading.storage_options)
+        return _find_remote(shard, reading, gap)
     except Exception as error:  # noqa: BLE001  the shard is read whole, and an error of its own is met there
         log.debug("%s: read whole, since its index cannot be used: %s", redact(url), error)
         return None
-    return None if extents is None else (table, extents)
 
 
-def _index_of_file(url: str, reading: Reading, step: int) -> ShardIndex | None:
+def _open_extents(shard: SharedShard, reading: Reading) -> Extents | None:
+    return open_extents(shard.url, level=reading.trust, storage_options=reading.storage_options, beside=shard.beside)
+
+
+def _check_worth(index: ShardIndex, extents: Extents | None, gap: int) -> tuple[SampleTable, Extents] | None:
+    """Return the table of an index that is whole, and whose samples are large enough; else close the shard."""
+    if extents is None:
+        return None
+    worth = len(index) > 0 and index.end // len(index) * gap >= extents.gap_bytes
+    if worth and not index.joins and not index.sparse:
+        table = SampleTable(index.entries, index.end, index.size_bytes)
+        if table.whole:
+            return table, extents
+    extents.close()
+    return None
+
+
+def _index_of_file(url: str, reading: Reading, gap: int) -> ShardIndex | None:
     """Return the index of a local shard: that beside it, or one of its headers where members are large."""
     index = None
     for index_name in _NAMES:
         index = index or _load_table(url, index_name(url), reading)
-    return index or _walk_large(url, reading, step)
+    return index or _walk_large(url, reading, gap)
 
 
-def _index_beside(url: str, reading: Reading, known: dict[str, int]) -> ShardIndex | None:
-    """Return the index beside a remote shard; None where there is none, or none beside another one of its folder."""
+def _find_remote(shard: SharedShard, reading: Reading, gap: int) -> tuple[SampleTable, Extents] | None:
+    """Ask for the index of a remote shard and the shard's beginning, at once."""
+    url, known = shard.url, shard.known
     folder = url.rpartition("/")[0]
-    if folder in known:
-        return None if known[folder] < 0 else _load_table(url, _NAMES[known[folder]](url), reading)
-    with ThreadPoolExecutor(len(_NAMES), thread_name_prefix="index") as pool:
-        found = list(pool.map(lambda index_name: _load_table(url, index_name(url), reading), _NAMES))
-    known[folder] = next((place for place, index in enumerate(found) if index is not None), -1)
-    return next((index for index in found if index is not None), None)
+    kinds: Sequence[int] = range(len(_NAMES)) if folder not in known else [known[folder]]
+    if kinds[0] < 0:
+        return None
+    with ThreadPoolExecutor(len(kinds) + 1, thread_name_prefix="index") as pool:
+        opening = pool.submit(_open_extents, shard, reading)
+        found = list(pool.map(lambda kind: _load_table(url, _NAMES[kind](url), reading), kinds))
+    place = next((place for place, index in enumerate(found) if index is not None), -1)
+    index = None if place < 0 else found[place]
+    table = None if index is None else _check_worth(index, opening.result(), gap)
+    if table is None and opening.exception() is None and index is None:
+        extents = opening.result()
+        if extents is not None:
+            extents.close()
+    if table is not None or folder not in known:
+        # after one shard that is read whole the next ones are not asked about
+        known[folder] = -1 if table is None else kinds[place]
+    return table
 
 
 def _load_table(url: str, name: str, reading: Reading) -> ShardIndex | None:
@@ -121,18 +159,15 @@ def _group_rows(url: str, rows: Sequence[SidecarRow], size_bytes: int | None, re
     return builder.close(place, stored=size_bytes)
 
 
-def _walk_large(url: str, reading: Reading, step: int) -> ShardIndex | None:
+def _walk_large(url: str, reading: Reading, gap: int) -> ShardIndex | None:
     """Return the index of a local shard whose members are large, from its headers; None where they are not."""
     with open_ranges(url, level=reading.trust) as ranges:
         walk = RangeWalk(url, ranges, reading, follow_links=False)
         walk.builder.quiet = True
-        going = True
-        while going:
-            going = walk.step()
-            passed, count = walk.builder.walk.wants[0], len(walk.builder.entries)
-            # what is worth less than its headers is read whole
-            if walk.compressed or (going and passed < (count + 1) * LOCAL_GAP_BYTES):
+        while walk.step():
+            # headers that tell of little are not worth reading
+            if walk.builder.walk.wants[0] * gap < len(walk.builder.entries) * LOCAL_GAP_BYTES:
                 return None
-        if walk.builder.walk.wants[0] < LOCAL_GAP_BYTES * step:
+        if walk.compressed or walk.builder.walk.wants[0] < LOCAL_GAP_BYTES:
             return None
         return walk.builder.finish(walk.length, stored=ranges.length)

@@ -14,6 +14,7 @@ other processes may have counted by it: an error, never a sample under another n
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from webdataset.core.error_handlers import reraise_exception
@@ -156,6 +157,17 @@ class Run(NamedTuple):
     stop_bytes: int
 
 
+def find_gap(kept: Sequence[int], step: int) -> int:
+    """Return how many samples that are not wanted stand next to each other, at most.
+
+    Args:
+        kept: which of each ``step`` samples are wanted, by their numbers modulo ``step``.
+        step: see ``kept``.
+    """
+    ordered = sorted(kept)
+    return max(after - before - 1 for before, after in pairwise([*ordered, ordered[0] + step]))
+
+
 def plan_runs(table: SampleTable, first: int, kept: Sequence[int], step: int, extents: "Extents") -> list[Run]:
     """Return what to read of a shard.
 
@@ -194,8 +206,10 @@ class Contradiction(Exception):
 
 WholeReader: TypeAlias = Callable[[Reading, Address | None], SampleListReader]
 
-TableFinder: TypeAlias = "Callable[[], tuple[SampleTable, Extents] | None]"
-"""Finds where the samples of a shard stand, and opens it; None where that is not known, or not worth it."""
+TableFinder: TypeAlias = "Callable[[int], tuple[SampleTable, Extents] | None]"
+"""Finds where the samples of a shard stand, and opens it; None where that is not known, or not worth it.
+
+It is told how many samples stand next to each other that are not wanted, at most."""
 
 
 class ExtentReader:
@@ -264,7 +278,7 @@ class ExtentReader:
             start: its address; None for the shard's first.
             open_whole: opens the shard to be read whole, from a sample on.
         """
-        found = find_table()
+        found = find_table(find_gap(kept, step))
         if found is None:
             return None
         table, extents = found
@@ -390,8 +404,8 @@ class ExtentReader:
             if number > place and not told:
                 told = True
                 warn_user(
-                    f"{redact(self.url)}: it cannot be read by its index from sample {place} on, and is read whole from "
-                    "there: write the index again",
+                    f"{redact(self.url)}: it cannot be read by its index from sample {place} on, and is read whole "
+                    "from there: write the index again",
                 )
             if passed < len(samples):
                 self._next = number

@@ -265,9 +265,9 @@ class ReadShards(Stage):
         """
         if not self.opens_by_url() or type(self.reading) is not Reading or not isinstance(shard["url"], str):
             return None
-        from webdataset.index.sample_tables import find_table  # noqa: PLC0415  most shards are of one worker
+        from webdataset.index.sample_tables import SharedShard, find_table  # noqa: PLC0415  most shards are of one worker
 
-        return partial(find_table, shard["url"], self.reading, shard["share"][1], known)
+        return partial(find_table, SharedShard(shard["url"], shard[SHARED_BY].step, known), self.reading)
 
     def opens_by_url(self) -> bool:
         """Tell whether ``open_shards`` opens what the urls lead to, and nothing else."""

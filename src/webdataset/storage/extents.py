@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from webdataset.core import settings
 from webdataset.core.errors import NoRandomAccess
 from webdataset.storage.open_url import resolve_url
-from webdataset.storage.prefetch_worker import PrefetchTask, close_tasks, prefetch_budget
+from webdataset.storage.prefetch_worker import FAR_SECONDS, PrefetchTask, close_tasks, prefetch_budget
 from webdataset.storage.random_access import ObjectRanges
 from webdataset.storage.resumable_stream import ResumableStream
 from webdataset.storage.streams import LocalFileStream, StreamIdentity, open_raw
@@ -35,7 +35,8 @@ BYTES_PER_SECOND = 60e6
 """What one connection over a long way brings."""
 
 _LARGE_OBJECT_BYTES = 16 << 20
-_REQUESTS_A_CONNECTION = 3
+# one that waits for a short answer takes little of a line
+_REQUESTS_A_CONNECTION = 6
 _FIRST_REQUESTS = 4
 _MOST_AHEAD_BYTES = 16 << 20
 _HEAD_BYTES = 512
@@ -132,13 +133,14 @@ class ObjectExtents:
 
     Args:
         source: the object.
+        beside: how many objects are read at the same time, this one among them.
 
     Raises:
         NoRandomAccess: its server ignores ranges, or does not tell one version from another.
         SourceError: it cannot be read.
     """
 
-    def __init__(self, source: "RemoteObject") -> None:
+    def __init__(self, source: "RemoteObject", beside: int = 1) -> None:
         began = time.monotonic()
         ranges = ObjectRanges(source, head=_HEAD_BYTES, attempts=_ATTEMPTS)
         latency_seconds = time.monotonic() - began
@@ -148,13 +150,14 @@ class ObjectExtents:
         self.length = ranges.length
         connections = settings.CONNECTIONS.get()
         self._most = connections * _REQUESTS_A_CONNECTION
-        # a large object that is read whole comes over all connections
-        whole = BYTES_PER_SECOND * (connections if self.length >= _LARGE_OBJECT_BYTES else 1)
-        self.gap_bytes = max(REMOTE_GAP_BYTES, int(latency_seconds / self._most * whole))
+        # objects that are read whole come over a connection each, a large one over all of them
+        whole = connections if self.length >= _LARGE_OBJECT_BYTES else min(beside, connections)
+        self.gap_bytes = max(REMOTE_GAP_BYTES, int(latency_seconds / self._most * whole * BYTES_PER_SECOND))
         self._source = source
         self._left: deque[tuple[int, int]] = deque()
         self._tasks: deque[PrefetchTask] = deque()
-        self._width = min(_FIRST_REQUESTS, self._most)
+        # a reader that takes one sample and leaves has asked for more than it needs
+        self._width = self._most if latency_seconds > FAR_SECONDS else min(_FIRST_REQUESTS, self._most)
         self._task: PrefetchTask | None = None
         self._stream: ResumableStream | None = None
         self._offset = self._stop = 0
@@ -235,13 +238,14 @@ class ObjectExtents:
         close_tasks(task for task in tasks if task.owner == os.getpid())
 
 
-def open_extents(url: str, *, level: str | None, storage_options: object) -> Extents | None:
+def open_extents(url: str, *, level: str | None, storage_options: object, beside: int = 1) -> Extents | None:
     """Open a url for reading some ranges; None where it can be read front to back only, or reading ahead is off.
 
     Args:
         url: a url or path.
         level: a trust level that a dataset names.
         storage_options: see :mod:`webdataset.storage.profile_selection`.
+        beside: how many shards are read at the same time, this one among them.
 
     Raises:
         NoRandomAccess: its server ignores ranges; or it is no regular file.
@@ -253,7 +257,7 @@ def open_extents(url: str, *, level: str | None, storage_options: object) -> Ext
     if not can_read_ahead() or not resolved.remote:
         return None
     source = resolved.remote_object()
-    return None if source is None else ObjectExtents(source)
+    return None if source is None else ObjectExtents(source, beside)
 
 
 def can_read_ahead() -> bool:
