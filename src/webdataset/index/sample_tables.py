@@ -85,12 +85,14 @@ def _check_worth(index: ShardIndex, extents: Extents | None, gap: int) -> tuple[
     if extents is None:
         return None
     worth = len(index) > 0 and index.end // len(index) * gap >= extents.gap_bytes
-    if worth and not index.joins and not index.sparse:
-        table = SampleTable(index.entries, index.end, index.size_bytes)
-        if table.whole:
-            return table, extents
-    extents.close()
-    return None
+    table = None
+    try:
+        if worth and not index.joins and not index.sparse:
+            table = SampleTable(index.entries, index.end, index.size_bytes)
+    finally:
+        if table is None or not table.whole:
+            extents.close()
+    return (table, extents) if table is not None and table.whole else None
 
 
 def _index_of_file(url: str, reading: Reading, gap: int) -> ShardIndex | None:

@@ -290,7 +290,7 @@ def test_a_replaced_shard_is_not_continued(folder, monkeypatch):
 
 def test_a_worker_with_one_stream_of_a_shard_shares_nothing(folder, monkeypatch):
     """What is shared by streams of other workers is read alone, without a queue."""
-    monkeypatch.setattr(shared_reader.SharedReader, "__init__", lambda *_: pytest.fail("shared with nobody"))
+    monkeypatch.setattr(shared_reader.SharedReader, "_open_whole", lambda *_, **__: pytest.fail("shared with nobody"))
     place = wds.WorkerContext(0, 8, 0, 1)
     dataset = wds.WebDataset(f"{folder}/s-{{0..2}}.tar", shardshuffle=False, seed=1).elastic(8)
     assert sum(1 for _ in dataset.elastic_run(place)) == SAMPLES // 3
