@@ -157,6 +157,8 @@ def _group_rows(url: str, rows: Sequence[SidecarRow], size_bytes: int | None, re
             return None
         place = offset + (size + BLOCK - 1 & -BLOCK)
     builder = IndexBuilder(url, reading)
+    # keys that stand twice are told by the reader
+    builder.finished = None
     builder.group([MemberPosition(name or "", offset - BLOCK, offset, size) for name, offset, size in rows])
     return builder.close(place, stored=size_bytes)
 
@@ -165,11 +167,14 @@ def _walk_large(url: str, reading: Reading, gap: int) -> ShardIndex | None:
     """Return the index of a local shard whose members are large, from its headers; None where they are not."""
     with open_ranges(url, level=reading.trust) as ranges:
         walk = RangeWalk(url, ranges, reading, follow_links=False)
-        walk.builder.quiet = True
-        while walk.step():
-            # headers that tell of little are not worth reading
-            if walk.builder.walk.wants[0] * gap < len(walk.builder.entries) * LOCAL_GAP_BYTES:
+        headers, walk.builder.finished = walk.builder.walk, None
+        going = True
+        while going:
+            going = walk.step()
+            # to find a header takes as long as to read so many bytes
+            found = len(walk.builder.entries) * LOCAL_GAP_BYTES
+            if walk.compressed or headers.wants[0] * gap < found * (gap + 1):
                 return None
-        if walk.compressed or walk.builder.walk.wants[0] < LOCAL_GAP_BYTES:
-            return None
-        return walk.builder.finish(walk.length, stored=ranges.length)
+        unusual = not headers.end_at(walk.length) or headers.doubt is not None or headers.global_override is not None
+        # the reader tells what is unusual, and judges how the shard ends
+        return None if unusual or headers.error is not None else walk.builder.close(headers.end, stored=ranges.length)

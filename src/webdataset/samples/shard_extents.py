@@ -114,8 +114,9 @@ class SampleTable:
                 return False
             place = entry.offset
             for field in entry.fields:
-                # extended headers may stand before it, other members may not: the sample's own headers decide
-                if field.offset < place + BLOCK or field.offset % BLOCK or field.size < 0:
+                # extended headers, of two blocks and more, may stand before it, and links may not
+                before = field.offset - place
+                if before < BLOCK or before == 2 * BLOCK or field.offset % BLOCK or field.size < 0:
                     return False
                 place = field.offset + (field.size + BLOCK - 1 & -BLOCK)
             rises = rises and entry.key > last

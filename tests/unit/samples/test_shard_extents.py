@@ -225,6 +225,33 @@ def test_a_run_that_is_forked_in_the_middle_continues(tmp_path):
         assert len(set(given + rest)) == SAMPLES // 4
 
 
+@pytest.mark.parametrize("fault", ["key twice", "no end mark", "zeros"])
+def test_warnings_are_those_of_reading_whole(fault, tmp_path, monkeypatch):
+    """What is unusual in a local shard of large members is told once, though its headers are looked at before."""
+    path = tmp_path / "s-0.tar"
+    with wds.TarWriter(str(path)) as sink:
+        for index in range(12):
+            number = index - 4 * (fault == "key twice" and index > 9)
+            sink.write({"__key__": f"{number:06d}", "bin": bytes(300_000)})
+    content = path.read_bytes()
+    if fault == "no end mark":
+        path.write_bytes(content[: 12 * 300_544])
+    elif fault == "zeros":
+        path.write_bytes(content[: 6 * 300_544] + bytes(512) + content[6 * 300_544 :])
+    told = []
+    for limit in ("0", "67108864"):
+        monkeypatch.setenv("WDS_SHARED_BYTES", limit)
+        monkeypatch.setenv("WDS_MISSING_END", "warn")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            dataset = wds.WebDataset(str(path), shardshuffle=False, seed=1).elastic(streams=8)
+            # one stream of the shard in each process
+            with dataset.elastic_run(WorkerContext(1, 8, 0, 1)) as run:
+                told.append((sum(1 for _ in run), [str(one.message) for one in caught]))
+    assert told[0] == told[1]
+    assert len(told[0][1]) == 1
+
+
 class Entry:
     """An entry of a table."""
 
@@ -250,6 +277,8 @@ class Field:
         ([Entry("a", 0, (512, 1000)), Entry("b", 1024, (1536, 10))], 2560),
         # a link to a member before it
         ([Entry("a", 0, (512, 10)), Entry("b", 1024, (512, 10))], 2048),
+        # a link stands before a member
+        ([Entry("a", 0, (512, 10), (2048, 10))], 2560),
         # a key that stands twice
         ([Entry("a", 0, (512, 10)), Entry("a", 1024, (1536, 10))], 2048),
         # without a field, and short of the end
