@@ -84,10 +84,10 @@ def _check_worth(index: ShardIndex, extents: Extents | None, gap: int) -> tuple[
     """Return the table of an index that is whole, and whose samples are large enough; else close the shard."""
     if extents is None:
         return None
-    worth = len(index) > 0 and index.end // len(index) * gap >= extents.gap_bytes
     table = None
     try:
-        if worth and not index.joins and not index.sparse:
+        large = len(index) > 0 and extents.can_skip(index.end // len(index) * gap)
+        if large and not index.joins and not index.sparse:
             table = SampleTable(index.entries, index.end, index.size_bytes)
     finally:
         if table is None or not table.whole:

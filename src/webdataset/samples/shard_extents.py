@@ -3,8 +3,8 @@
 Theory. A table cuts a shard into regions, one a sample, each beginning where the one before it ends. What is read is
 parsed header by header, with the header that follows it: a region has to give exactly the sample that the table says,
 by its key, its fields and their sizes, and the next one has to begin after it. So no sample is given that the shard's
-own headers do not prove. Each region is somebody's: whoever reads its sample finds what is wrong in it, and a table
-that is wrong anywhere contradicts the shard at the first wrong border, whose region begins where it should.
+own headers do not prove. Each region belongs to one process: the one that reads its sample finds what is wrong in it,
+and a table that is wrong anywhere contradicts the shard at the first wrong border, whose region begins where it should.
 
 Where the shard contradicts the table, the shard is read whole from the last sample that was proven. An error in the
 shard is met there, as without a table. Where samples follow that the table lists elsewhere, the table is stale, and
@@ -94,8 +94,8 @@ class SampleTable:
         rising: number of samples up to which each key is greater than the one before.
     """
 
-    def __init__(self, entries: Sequence[Any], end: int, size_bytes: int | None) -> None:
-        self.entries: Sequence[TableEntry] = entries
+    def __init__(self, entries: Sequence[TableEntry], end: int, size_bytes: int | None) -> None:
+        self.entries = entries
         self.size_bytes = size_bytes
         self.starts: list[int] = []
         self.rising = 0
@@ -142,7 +142,7 @@ class SampleTable:
         return number if within and self.entries[number].offset == offset else -1
 
 
-class Run(NamedTuple):
+class ExtentRun(NamedTuple):
     """Samples that are read at once.
 
     Args:
@@ -169,7 +169,7 @@ def find_gap(kept: Sequence[int], step: int) -> int:
     return max(after - before - 1 for before, after in pairwise([*ordered, ordered[0] + step]))
 
 
-def plan_runs(table: SampleTable, first: int, kept: Sequence[int], step: int, extents: "Extents") -> list[Run]:
+def plan_runs(table: SampleTable, first: int, kept: Sequence[int], step: int, extents: "Extents") -> list[ExtentRun]:
     """Return what to read of a shard.
 
     Args:
@@ -191,7 +191,7 @@ def plan_runs(table: SampleTable, first: int, kept: Sequence[int], step: int, ex
                 runs[-1][1] = number + 1
             else:
                 runs.append([number, number + 1])
-    found = [Run(low, high, starts[low], _find_stop(table, high, extents.length)) for low, high in runs]
+    found = [ExtentRun(low, high, starts[low], _find_stop(table, high, extents.length)) for low, high in runs]
     most = extents.length - starts[min(first, count)]
     return found if most - sum(run.stop_bytes - run.start_bytes for run in found) >= _LEAST_SHARE * most else []
 
@@ -205,6 +205,7 @@ class Contradiction(Exception):
     """The shard is not as the table says. Never leaves this module."""
 
 
+SampleLists: TypeAlias = Iterator[tuple[list[Any], list[int]]]
 WholeReader: TypeAlias = Callable[[Reading, Address | None], SampleListReader]
 
 TableFinder: TypeAlias = "Callable[[int], tuple[SampleTable, Extents] | None]"
@@ -236,7 +237,7 @@ class ExtentReader:
         reading: Reading,
         table: SampleTable,
         extents: "Extents",
-        runs: list[Run],
+        runs: list[ExtentRun],
         first: int,
         start: Address | None,
         open_whole: WholeReader,
@@ -283,7 +284,7 @@ class ExtentReader:
         if found is None:
             return None
         table, extents = found
-        runs: list[Run] = []
+        runs: list[ExtentRun] = []
         if table.fits(extents.length) and (start is None or table.find(start.offset) == first):
             runs = plan_runs(table, first, kept, step, extents)
         if not runs:
@@ -291,7 +292,7 @@ class ExtentReader:
             return None
         return cls(shard, reading, table, extents, runs, first, start, open_whole)
 
-    def lists(self) -> Iterator[tuple[list[Any], list[int]]]:
+    def lists(self) -> SampleLists:
         """Yield lists of samples, and where each starts; None stands for each sample that is not read.
 
         Raises:
@@ -306,7 +307,7 @@ class ExtentReader:
                     self._next += passed + len(samples)
                     self._proven, self._address = self._next - 1, Address(0, 0, offsets[-1])
                     self.rising = self.rising and self._next <= self._table.rising
-                    skipped: list[Any] = [None] * passed
+                    skipped: list[None] = [None] * passed
                     yield skipped + samples, [offsets[0]] * passed + offsets
                     del samples, skipped
         except Contradiction:
@@ -315,7 +316,7 @@ class ExtentReader:
             return
         yield from self._read_whole()
 
-    def _read_run(self, run: Run) -> Iterator[tuple[list[Sample], list[int]]]:
+    def _read_run(self, run: ExtentRun) -> Iterator[tuple[list[Sample], list[int]]]:
         """Yield the samples of one run.
 
         Raises:
@@ -346,7 +347,7 @@ class ExtentReader:
         if number != run.stop:
             raise Contradiction
 
-    def _end_run(self, run: Run, samples: list[Sample], offsets: list[int]) -> None:
+    def _end_run(self, run: ExtentRun, samples: list[Sample], offsets: list[int]) -> None:
         """Complete the last sample of a run by what comes after it: the header of the next sample, or the end mark."""
         scanner, grouper = self._scanner, self._grouper
         if run.stop == len(self._table):
@@ -387,7 +388,7 @@ class ExtentReader:
                 if payload is None or len(payload) != field.size:
                     raise Contradiction
 
-    def _read_whole(self) -> Iterator[tuple[list[Any], list[int]]]:
+    def _read_whole(self) -> SampleLists:
         """Yield all samples from the next one on, as the shard itself gives them."""
         self._extents.close()
         place = self._next  # of what contradicts

@@ -45,13 +45,12 @@ _ATTEMPTS = 2
 
 
 class Extents(Protocol):
-    """Ranges of bytes, read one after the other.
+    """Ranges of bytes, read one after the other."""
 
-    Attributes:
-        gap_bytes: bytes between two ranges that take as long as one more range does.
-    """
-
-    gap_bytes: int
+    @property
+    def gap_bytes(self) -> int:
+        """Bytes between two ranges that take as long as one more range does."""
+        ...
 
     @property
     def identity(self) -> StreamIdentity | None:
@@ -61,6 +60,10 @@ class Extents(Protocol):
     @property
     def length(self) -> int:
         """Bytes of the whole object."""
+        ...
+
+    def can_skip(self, size: int) -> bool:
+        """Tell whether gaps of some bytes are worth leaving out."""
         ...
 
     def begin(self, extents: Iterable[tuple[int, int]]) -> None:
@@ -104,6 +107,10 @@ class FileExtents:
         self._left: deque[tuple[int, int]] = deque()
         self._offset = self._stop = 0
 
+    def can_skip(self, size: int) -> bool:
+        """Tell whether gaps of some bytes are worth leaving out."""
+        return size >= self.gap_bytes
+
     def begin(self, extents: Iterable[tuple[int, int]]) -> None:
         """Note the ranges."""
         self._left = deque(extents)
@@ -143,24 +150,37 @@ class ObjectExtents:
     def __init__(self, source: "RemoteObject", beside: int = 1) -> None:
         began = time.monotonic()
         ranges = ObjectRanges(source, head=_HEAD_BYTES, attempts=_ATTEMPTS)
-        latency_seconds = time.monotonic() - began
+        self._latency_seconds = time.monotonic() - began
         if ranges.identity is None or not ranges.identity.provable():
             raise NoRandomAccess("the service does not tell one version of an object from another", url=source.url)
         self.identity: ObjectVersion = ranges.identity
         self.length = ranges.length
+        self._ranges = ranges
         connections = settings.CONNECTIONS.get()
         self._most = connections * _REQUESTS_A_CONNECTION
         # objects that are read whole come over a connection each, a large one over all of them
-        whole = connections if self.length >= _LARGE_OBJECT_BYTES else min(beside, connections)
-        self.gap_bytes = max(REMOTE_GAP_BYTES, int(latency_seconds / self._most * whole * BYTES_PER_SECOND))
+        self._whole = connections if self.length >= _LARGE_OBJECT_BYTES else min(beside, connections)
         self._source = source
         self._left: deque[tuple[int, int]] = deque()
         self._tasks: deque[PrefetchTask] = deque()
         # a reader that takes one sample and leaves has asked for more than it needs
-        self._width = self._most if latency_seconds > FAR_SECONDS else min(_FIRST_REQUESTS, self._most)
+        self._width = self._most if self._latency_seconds > FAR_SECONDS else min(_FIRST_REQUESTS, self._most)
         self._task: PrefetchTask | None = None
         self._stream: ResumableStream | None = None
         self._offset = self._stop = 0
+
+    @property
+    def gap_bytes(self) -> int:
+        """Bytes that a whole object brings in the time that one more range takes."""
+        return max(REMOTE_GAP_BYTES, int(self._latency_seconds / self._most * self._whole * BYTES_PER_SECOND))
+
+    def can_skip(self, size: int) -> bool:
+        """Tell whether gaps of some bytes are worth leaving out; a request over an open connection decides."""
+        if REMOTE_GAP_BYTES <= size < self.gap_bytes:
+            began = time.monotonic()
+            self._ranges.read_at(_HEAD_BYTES, _HEAD_BYTES)
+            self._latency_seconds = min(self._latency_seconds, time.monotonic() - began)
+        return size >= self.gap_bytes
 
     def begin(self, extents: Iterable[tuple[int, int]]) -> None:
         """Note the ranges, and request the first of them."""
