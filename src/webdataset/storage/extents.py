@@ -28,8 +28,13 @@ if TYPE_CHECKING:
     from webdataset.storage.object_store import ObjectVersion, RemoteObject
 
 LOCAL_GAP_BYTES = 64 * 1024
+"""Bytes of a file that take as long to read as one more range does."""
+
 REMOTE_GAP_BYTES = 64 * 1024
-"""Bytes that cost as much CPU time as one more request."""
+"""Bytes of a store that one more request is worth.
+
+It costs 0.7 ms of CPU time, as much as reading 0.8 MB; but others wait for these bytes, too, and they are paid for.
+"""
 
 BYTES_PER_SECOND = 60e6
 """What one connection over a long way brings."""

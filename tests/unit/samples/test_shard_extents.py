@@ -1,7 +1,10 @@
 """Which bytes a process reads of a shard that it shares with others, and what it does where its index is wrong."""
 
+import gc
+import itertools
 import os
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from webdataset.core.errors import StaleIndex
 from webdataset.samples import shard_extents
 from webdataset.samples.shard_extents import SampleTable
 from webdataset.storage import extents
+from webdataset.storage.prefetch_worker import prefetch_budget
 
 SAMPLES, SIZE = 96, 80_000
 FIRST_INDEX = ".wdsindex"
@@ -250,6 +254,35 @@ def test_warnings_are_those_of_reading_whole(fault, tmp_path, monkeypatch):
                 told.append((sum(1 for _ in run), [str(one.message) for one in caught]))
     assert told[0] == told[1]
     assert len(told[0][1]) == 1
+
+
+@pytest.mark.parametrize("taken", [1, 9, 1000])
+def test_nothing_is_left_behind(taken, tmp_path):
+    """Where a run ends or is left, no thread, descriptor or part of the budget stays."""
+    names = write_shards(tmp_path, 3)
+    wds.write_indexes([str(tmp_path / name) for name in names], "binary")
+    with RangeServer(tmp_path) as server:
+        urls = [f"{server.root}/{name}" for name in names]
+        dataset = wds.WebDataset([*urls, str(tmp_path / names[0])], shardshuffle=False, seed=1).elastic(streams=24)
+        with dataset.elastic_run(WorkerContext(0, 1, 0, 4)) as run:
+            list(itertools.islice(run, taken))
+    assert (prefetch_budget.size_bytes, prefetch_budget.connections) == (0, 0)
+    assert not [one for one in threading.enumerate() if one.name.startswith(("webdataset-ahead", "index"))]
+    assert not [one for one in gc.get_objects() if isinstance(one, extents.FileExtents) and not one.stream.closed]
+
+
+def test_a_shard_that_goes_away_is_an_error(tmp_path):
+    """Where a shard is gone after its index was read, streams say what they say where shards are read whole."""
+    names = write_shards(tmp_path, 3)
+    wds.write_indexes([str(tmp_path / name) for name in names], "binary")
+    with RangeServer(tmp_path) as server:
+        dataset = wds.WebDataset([f"{server.root}/{name}" for name in names], shardshuffle=False, seed=1)
+        with dataset.elastic(streams=24).elastic_run(WorkerContext(0, 1, 0, 4)) as run:
+            next(run)
+            for name in names:
+                (tmp_path / name).unlink()
+            with pytest.raises(wds.WebDatasetError, match="404"):
+                list(run)
 
 
 class Entry:
