@@ -109,7 +109,7 @@ def find_index_beside(url: str, ranges: RandomAccess, reading: Reading) -> Shard
         SourceError: the shard cannot be read.
     """
     for name in _candidates(url):
-        content = read_beside(name, _limit_bytes(ranges), reading)
+        content = _read_beside(name, _limit_bytes(ranges), reading)
         if content is None:
             continue
         try:
@@ -123,14 +123,8 @@ def find_index_beside(url: str, ranges: RandomAccess, reading: Reading) -> Shard
     return None
 
 
-def read_beside(name: str, most: int, reading: Reading) -> bytes | mmap.mmap | None:
-    """Return what lies beside a shard if it may be an index, else None; a binary index in a file is mapped.
-
-    Args:
-        name: of the index.
-        most: bytes that it may have.
-        reading: the rules of reading.
-    """
+def _read_beside(name: str, most: int, reading: Reading) -> bytes | mmap.mmap | None:
+    """Return what lies beside the shard if it may be an index, else None; a binary index is mapped."""
     path = local_path(name, level=reading.trust)
     if path is not None and not os.path.isfile(path):  # noqa: PTH113  names need not be UTF-8
         return None

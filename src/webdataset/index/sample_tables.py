@@ -1,40 +1,41 @@
 """Finds where the samples of a shard stand, for processes that read a part of its samples each.
 
 Used are index files beside the shard that name all members with their sizes (binary, DALI 1.2 and files-JSON; an
-energon index names none). A local shard of large members without an index is walked from header to header instead. An
-index is used only where the members that it lists leave no gap up to the end mark, so that no sample can be left out.
+energon index names none). A local shard of large members without an index is walked from header to header instead.
 
 Theory of requests. A remote shard is asked for an index only by a process that reads a part of its samples. The three
-names are asked for at once for the first shard of a folder; for the next ones only the name that was found there, and
-nothing more where there was none, as for counts of samples (:func:`~webdataset.index.lookup.sample_counts`).
+names are asked for at once for the first shard of a folder, with the shard's own beginning; for the next shards only
+the name that was found there, and nothing where there was none, as for counts of samples.
 
-Whatever goes wrong here is no error: the shard is read whole, and says what is wrong with it.
+Whatever goes wrong here is no error: the shard is read whole, and says what is wrong with it. What parses indexes is
+imported once there is one: a worker that finds none gives its first sample as soon as before.
 """
 
+import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webdataset.core.error_handlers import reraise_exception
+from webdataset.core.errors import BadIndex, SourceError
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
-from webdataset.index.build import IndexBuilder, RangeWalk
-from webdataset.index.entries import ShardIndex
-from webdataset.index.formats import binary, dali, files_json
-from webdataset.index.formats.files_json import SidecarRow
-from webdataset.index.formats.table import is_usual
-from webdataset.index.lookup import read_beside
+from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.sample_reader import Reading
-from webdataset.samples.shard_extents import SampleTable
-from webdataset.storage.extents import LOCAL_GAP_BYTES, Extents, can_read_ahead, open_extents
-from webdataset.storage.open_url import resolve_url
-from webdataset.storage.random_access import open_ranges
-from webdataset.tar.header import BLOCK
-from webdataset.tar.walker import MemberPosition
+from webdataset.samples.shard_extents import SampleTable, can_read_ahead
+from webdataset.storage.open_url import open_stream, resolve_url
+from webdataset.storage.streams import LOCAL_GAP_BYTES
+from webdataset.tar.header import BLOCK, parse_header
 
-_MOST_INDEX_BYTES = 1 << 26
-_NAMES = (binary.index_name, files_json.index_name, dali.index_name)
+if TYPE_CHECKING:
+    from webdataset.storage.extents import Extents
+
+SUFFIXES: Final = (".wdsindex", ".json", ".idx")
+"""What stands in place of ``.tar`` in the names of index files that list members."""
+
+_MOST_INDEX_BYTES = 1 << 24
+_PIECE = 1 << 20
+_FIRST_HEADERS = 8
 
 
 class SharedShard(NamedTuple):
@@ -51,7 +52,7 @@ class SharedShard(NamedTuple):
     known: dict[str, int]
 
 
-def find_table(shard: SharedShard, reading: Reading, gap: int) -> tuple[SampleTable, Extents] | None:
+def find_table(shard: SharedShard, reading: Reading, gap: int) -> "tuple[SampleTable, Extents] | None":
     """Return where the samples of a shard stand, and the shard, opened; None where reading all of it is better.
 
     Args:
@@ -59,15 +60,15 @@ def find_table(shard: SharedShard, reading: Reading, gap: int) -> tuple[SampleTa
         reading: the rules of reading.
         gap: how many samples stand next to each other that are not wanted, at most.
     """
-    if reading.cache is not None or reading.observer is not None or not is_usual(reading):
-        return None
     url = shard.url
+    if reading.cache is not None or reading.observer is not None or not _is_usual(reading):
+        return None
     # nothing here is the handler's business
     reading = replace(reading, handler=reraise_exception)
     try:
-        if resolve_url(url, level=reading.trust, storage_options=reading.storage_options).path is not None:
-            index = _index_of_file(url, reading, gap)
-            return None if index is None else _check_worth(index, _open_extents(shard, reading), gap)
+        path = resolve_url(url, level=reading.trust, storage_options=reading.storage_options).path
+        if path is not None:
+            return _find_local(shard, path, reading, gap)
         if reading.prefetch == 0 or not can_read_ahead() or "?" in url or url.startswith("pipe:"):
             return None
         return _find_remote(shard, reading, gap)
@@ -76,105 +77,93 @@ def find_table(shard: SharedShard, reading: Reading, gap: int) -> tuple[SampleTa
         return None
 
 
-def _open_extents(shard: SharedShard, reading: Reading) -> Extents | None:
-    return open_extents(shard.url, level=reading.trust, storage_options=reading.storage_options, beside=shard.beside)
+def _is_usual(reading: Reading) -> bool:
+    """Tell whether rules of reading find the samples that the rules by default find."""
+    chosen = reading.select_files, reading.rename_files, reading.suffixes, reading.duplicates, reading.split_samples
+    return chosen == (None, None, None, "error", "error") and reading.keys is base_plus_ext and reading.lcase
 
 
-def _check_worth(index: ShardIndex, extents: Extents | None, gap: int) -> tuple[SampleTable, Extents] | None:
-    """Return the table of an index that is whole, and whose samples are large enough; else close the shard."""
-    if extents is None:
+def _find_local(shard: SharedShard, path: str, reading: Reading, gap: int) -> "tuple[SampleTable, Extents] | None":
+    """Look beside a local shard, then at its first headers."""
+    url, index = shard.url, None
+    for suffix in SUFFIXES:
+        # names need not be UTF-8
+        content = _read_index(url, suffix, reading) if os.path.isfile(path.removesuffix(".tar") + suffix) else None  # noqa: PTH113
+        if index is None and content is not None:
+            from webdataset.index.member_lists import load_index  # noqa: PLC0415  where there is one
+
+            index = load_index(url, content, reading)
+    if index is None and _has_large_members(path):
+        from webdataset.index.member_lists import walk_large  # noqa: PLC0415  as above
+
+        index = walk_large(url, reading, gap, LOCAL_GAP_BYTES)
+    if index is None:
         return None
-    table = None
-    try:
-        large = len(index) > 0 and extents.can_skip(index.end // len(index) * gap)
-        if large and not index.joins and not index.sparse:
-            table = SampleTable(index.entries, index.end, index.size_bytes)
-    finally:
-        if table is None or not table.whole:
-            extents.close()
-    return (table, extents) if table is not None and table.whole else None
+    from webdataset.index.member_lists import check_worth  # noqa: PLC0415  as above
+
+    return check_worth(index, _open_extents(shard, reading), gap)
 
 
-def _index_of_file(url: str, reading: Reading, gap: int) -> ShardIndex | None:
-    """Return the index of a local shard: that beside it, or one of its headers where members are large."""
-    index = None
-    for index_name in _NAMES:
-        index = index or _load_table(url, index_name(url), reading)
-    return index or _walk_large(url, reading, gap)
+def _has_large_members(path: str) -> bool:
+    """Tell whether the first members of a local shard are so large that the others' headers are worth a look."""
+    place = 0
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  names need not be UTF-8
+        for _ in range(_FIRST_HEADERS):
+            file.seek(place)
+            block = file.read(BLOCK)
+            if len(block) < BLOCK or not block.strip(b"\0"):
+                break
+            place += BLOCK + (parse_header(block, place).size + BLOCK - 1 & -BLOCK)
+    return place >= 2 * LOCAL_GAP_BYTES
 
 
-def _find_remote(shard: SharedShard, reading: Reading, gap: int) -> tuple[SampleTable, Extents] | None:
+def _find_remote(shard: SharedShard, reading: Reading, gap: int) -> "tuple[SampleTable, Extents] | None":
     """Ask for the index of a remote shard and the shard's beginning, at once."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  for remote shards alone
+
     url, known = shard.url, shard.known
     folder = url.rpartition("/")[0]
-    kinds: Sequence[int] = range(len(_NAMES)) if folder not in known else [known[folder]]
+    kinds: Sequence[int] = range(len(SUFFIXES)) if folder not in known else [known[folder]]
     if kinds[0] < 0:
         return None
     with ThreadPoolExecutor(len(kinds) + 1, thread_name_prefix="index") as pool:
         opening = pool.submit(_open_extents, shard, reading)
-        found = list(pool.map(lambda kind: _load_table(url, _NAMES[kind](url), reading), kinds))
-    place = next((place for place, index in enumerate(found) if index is not None), -1)
-    index = None if place < 0 else found[place]
-    table = None if index is None else _check_worth(index, opening.result(), gap)
-    if table is None and opening.exception() is None and index is None:
-        extents = opening.result()
-        if extents is not None:
-            extents.close()
+        contents = list(pool.map(lambda kind: _read_index(url, SUFFIXES[kind], reading), kinds))
+    table, found = None, -1
+    if any(content is not None for content in contents):
+        from webdataset.index.member_lists import check_worth, load_index  # noqa: PLC0415  where there is one
+
+        for kind, content in zip(kinds, contents, strict=True):
+            index = None if content is None or found >= 0 else load_index(url, content, reading)
+            if index is not None:
+                table, found = check_worth(index, opening.result(), gap), kind
     if table is not None or folder not in known:
         # after one shard that is read whole the next ones are not asked about
-        known[folder] = -1 if table is None else kinds[place]
+        known[folder] = -1 if table is None else found
     return table
 
 
-def _load_table(url: str, name: str, reading: Reading) -> ShardIndex | None:
-    """Return what an index file says of all members of a shard; None where it is none, or says less."""
-    content = None if name == url else read_beside(name, _MOST_INDEX_BYTES, reading)
-    if content is None:
+def _open_extents(shard: SharedShard, reading: Reading) -> "Extents | None":
+    from webdataset.storage.extents import open_extents  # noqa: PLC0415  where there is an index
+
+    return open_extents(shard.url, level=reading.trust, storage_options=reading.storage_options, beside=shard.beside)
+
+
+def _read_index(url: str, suffix: str, reading: Reading) -> bytes | None:
+    """Return the content of an index beside a shard; None where nothing lies there, or something else."""
+    name = url.removesuffix(".tar") + suffix
+    content = b""
+    try:
+        stream = open_stream(name, level=reading.trust, storage_options=reading.storage_options)
+    except SourceError:
         return None
     try:
-        if content[: len(binary.MAGIC)] == binary.MAGIC:
-            found = binary.loads(content, url=name)
-            found.entries.verify()
-            index = ShardIndex(url, found.size_bytes, found.end, found.entries, sparse=found.sparse, joins=found.joins)
-            return index if found.distinct else None
-        text = bytes(content)
-        if text[:1] == b"{":
-            sidecar = files_json.loads(text, url=name)
-            return _group_rows(url, sidecar.rows, sidecar.size_bytes, reading)
-        parts = [part for line in dali.loads(text, url=name) for part in line]
-        rows = [SidecarRow(part.name, part.offset, part.size) for part in parts if part.name is not None]
-        return _group_rows(url, rows, None, reading) if len(rows) == len(parts) else None
-    except Exception as error:  # noqa: BLE001  an index that cannot be read is none
-        log.debug("%s is no index that can be used: %s", redact(name), error)
-        return None
-
-
-def _group_rows(url: str, rows: Sequence[SidecarRow], size_bytes: int | None, reading: Reading) -> ShardIndex | None:
-    """Return the samples of members that stand one after another; None where there are gaps, or names are escaped."""
-    place = 0
-    for name, offset, size in rows:
-        if offset != place + BLOCK or name is None or "%" in name:
-            return None
-        place = offset + (size + BLOCK - 1 & -BLOCK)
-    builder = IndexBuilder(url, reading)
-    # keys that stand twice are told by the reader
-    builder.finished = None
-    builder.group([MemberPosition(name or "", offset - BLOCK, offset, size) for name, offset, size in rows])
-    return builder.close(place, stored=size_bytes)
-
-
-def _walk_large(url: str, reading: Reading, gap: int) -> ShardIndex | None:
-    """Return the index of a local shard whose members are large, from its headers; None where they are not."""
-    with open_ranges(url, level=reading.trust) as ranges:
-        walk = RangeWalk(url, ranges, reading, follow_links=False)
-        headers, walk.builder.finished = walk.builder.walk, None
-        going = True
-        while going:
-            going = walk.step()
-            # to find a header takes as long as to read so many bytes
-            found = len(walk.builder.entries) * LOCAL_GAP_BYTES
-            if walk.compressed or headers.wants[0] * gap < found * (gap + 1):
+        while piece := stream.read(_PIECE):
+            content += piece
+            if len(content) > _MOST_INDEX_BYTES or not content.startswith((b"wdsindex", b"{", b"v1.")):
                 return None
-        unusual = not headers.end_at(walk.length) or headers.doubt is not None or headers.global_override is not None
-        # the reader tells what is unusual, and judges how the shard ends
-        return None if unusual or headers.error is not None else walk.builder.close(headers.end, stored=ranges.length)
+    except (SourceError, BadIndex):
+        return None
+    finally:
+        stream.close()
+    return content

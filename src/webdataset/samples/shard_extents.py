@@ -17,6 +17,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from webdataset.core import settings
 from webdataset.core.error_handlers import reraise_exception
 from webdataset.core.errors import StaleIndex
 from webdataset.core.redaction import redact
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 _LEAST_SHARE = 0.2
 _LONGEST_END_BYTES = 2 * 10240
 _WAY_OUT = "write the index again or remove it, or read without indexes with WDS_SHARED_BYTES=0"
+
+
+def can_read_ahead() -> bool:
+    """Tell whether the settings allow that several requests are under way at once."""
+    return settings.CONNECTIONS.get() > 1 and settings.PREFETCH_BYTES.get() > 0
 
 
 class TableField(Protocol):

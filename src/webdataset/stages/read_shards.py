@@ -8,7 +8,6 @@ before the one before it has ended, and never continues in a shard that was repl
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -37,7 +36,8 @@ from webdataset.stages.base import Fetch, Run, Stage, StageState
 from webdataset.storage.streams import stream_identity
 
 if TYPE_CHECKING:
-    from webdataset.samples.shard_extents import TableFinder
+    from webdataset.samples.shard_extents import SampleTable, TableFinder
+    from webdataset.storage.extents import Extents
 
 Shard = dict[str, Any]
 """A shard on its way to its samples: ``{"url"}``, and ``stream`` once it is open."""
@@ -265,9 +265,15 @@ class ReadShards(Stage):
         """
         if not self.opens_by_url() or type(self.reading) is not Reading or not isinstance(shard["url"], str):
             return None
-        from webdataset.index.sample_tables import SharedShard, find_table  # noqa: PLC0415  most shards are of one worker
+        url, beside, reading = shard["url"], shard[SHARED_BY].step, self.reading
 
-        return partial(find_table, SharedShard(shard["url"], shard[SHARED_BY].step, known), self.reading)
+        def find(gap: int) -> "tuple[SampleTable, Extents] | None":
+            # most shards are of one worker
+            from webdataset.index.sample_tables import SharedShard, find_table  # noqa: PLC0415
+
+            return find_table(SharedShard(url, beside, known), reading, gap)
+
+        return find
 
     def opens_by_url(self) -> bool:
         """Tell whether ``open_shards`` opens what the urls lead to, and nothing else."""

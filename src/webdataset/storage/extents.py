@@ -22,13 +22,10 @@ from webdataset.storage.open_url import resolve_url
 from webdataset.storage.prefetch_worker import FAR_SECONDS, PrefetchTask, close_tasks, prefetch_budget
 from webdataset.storage.random_access import ObjectRanges
 from webdataset.storage.resumable_stream import ResumableStream
-from webdataset.storage.streams import LocalFileStream, StreamIdentity, open_raw
+from webdataset.storage.streams import LOCAL_GAP_BYTES, LocalFileStream, StreamIdentity, open_raw
 
 if TYPE_CHECKING:
     from webdataset.storage.object_store import ObjectVersion, RemoteObject
-
-LOCAL_GAP_BYTES = 64 * 1024
-"""Bytes of a file that take as long to read as one more range does."""
 
 REMOTE_GAP_BYTES = 64 * 1024
 """Bytes of a store that one more request is worth.
@@ -264,7 +261,7 @@ class ObjectExtents:
 
 
 def open_extents(url: str, *, level: str | None, storage_options: object, beside: int = 1) -> Extents | None:
-    """Open a url for reading some ranges; None where it can be read front to back only, or reading ahead is off.
+    """Open a url for reading some ranges; None where it can be read front to back only.
 
     Args:
         url: a url or path.
@@ -279,12 +276,7 @@ def open_extents(url: str, *, level: str | None, storage_options: object, beside
     resolved = resolve_url(url, level=level, storage_options=storage_options)
     if resolved.path is not None:
         return FileExtents(resolved.path)
-    if not can_read_ahead() or not resolved.remote:
+    if not resolved.remote:
         return None
     source = resolved.remote_object()
     return None if source is None else ObjectExtents(source, beside)
-
-
-def can_read_ahead() -> bool:
-    """Tell whether the settings allow that several requests are under way at once."""
-    return settings.CONNECTIONS.get() > 1 and settings.PREFETCH_BYTES.get() > 0
