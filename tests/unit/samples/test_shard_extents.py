@@ -67,6 +67,37 @@ def test_four_workers_read_a_web_server_once(kind, count, tmp_path):
         assert server.sent_bytes <= 1.05 * sizes_of(tmp_path, names)
 
 
+def test_a_resumed_worker_asks_for_its_rest_alone(tmp_path):
+    """A run that continues in the middle of its shards requests the samples that are left, and little more."""
+    names = write_shards(tmp_path, 3)
+    wds.write_indexes([str(tmp_path / name) for name in names], "binary")
+    with RangeServer(tmp_path) as server:
+        urls = [f"{server.root}/{name}" for name in names]
+        whole = read_worker(urls)
+        dataset = wds.WebDataset(urls, shardshuffle=False, seed=1).elastic(streams=24)
+        with dataset.elastic_run(WorkerContext(0, 1, 0, 4)) as run:
+            given = [sample["__key__"] for sample in itertools.islice(run, 10)]
+            state = run.state_dict()
+        before = server.sent_bytes
+        rest = read_worker(urls, state=state)
+        assert given + rest == whole
+        # each stream reads the sample again that it gave last
+        assert server.sent_bytes - before < (len(rest) + 7) * 1.1 * SIZE
+
+
+def test_workers_of_a_loader_read_a_web_server_once(tmp_path):
+    """Four worker processes together ask for hardly more than the bytes of the shards."""
+    names = write_shards(tmp_path, 3)
+    with RangeServer(tmp_path) as server:
+        wds.write_indexes([str(tmp_path / name) for name in names], "binary")
+        urls = [f"{server.root}/{name}" for name in names]
+        dataset = wds.WebDataset(urls, shardshuffle=False, seed=1).to_tuple("__key__", "bin").elastic(streams=24)
+        with wds.Loader(dataset, 8, workers=4) as loader:
+            keys = [key for batch in loader for key in batch[0]]
+        assert sorted(keys) == [f"{index:06d}" for index in range(SAMPLES)]
+        assert server.sent_bytes <= 1.05 * sizes_of(tmp_path, names)
+
+
 def test_without_an_index_shards_are_read_whole(tmp_path):
     """Where the first shard of a folder has no index the others are not asked about; each is one request."""
     names = write_shards(tmp_path, 3)
