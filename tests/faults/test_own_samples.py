@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import webdataset as wds
-from support.proxy import FaultyProxy, seeded
+from support.proxy import Fault, FaultyProxy, seeded
 from support.range_server import RangeServer
 from webdataset.core.distributed import WorkerContext
 from webdataset.core.errors import WebDatasetError
@@ -73,3 +73,16 @@ def test_broken_answers_give_the_same_samples(seed, server, monkeypatch):
     assert all(isinstance(error, WebDatasetError) for error in errors)
     for mine, theirs in zip(given, whole, strict=True):
         assert mine == theirs or (errors and set(mine) < set(theirs))
+
+
+def test_a_server_that_ignores_ranges_is_asked_once(server):
+    """Where ranges are ignored the first shard shows it: all are read whole, and no further index is asked for."""
+
+    def ignore_ranges(_method, _path):
+        return Fault("rangeless")
+
+    with FaultyProxy(server.root.removeprefix("http://"), ignore_ranges) as proxy:
+        dataset = wds.WebDataset(f"{proxy.url}/{{0..2}}.tar", shardshuffle=False, seed=1).elastic(streams=24)
+        with dataset.elastic_run(WorkerContext(0, 1, 1, 4)) as run:
+            assert len(list(run)) == SHARDS * SAMPLES // 4
+        assert sum(request.path.endswith(".wdsindex") for request in proxy.passed) == 1

@@ -126,6 +126,8 @@ def _find_remote(shard: SharedShard, reading: Reading, gap: int) -> "tuple[Sampl
     kinds: Sequence[int] = range(len(SUFFIXES)) if folder not in known else [known[folder]]
     if kinds[0] < 0:
         return None
+    # after one shard that is read whole the next ones are not asked about
+    known.setdefault(folder, -1)
     with ThreadPoolExecutor(len(kinds) + 1, thread_name_prefix="index") as pool:
         opening = pool.submit(_open_extents, shard, reading)
         contents = list(pool.map(lambda kind: _read_index(url, SUFFIXES[kind], reading), kinds))
@@ -137,9 +139,8 @@ def _find_remote(shard: SharedShard, reading: Reading, gap: int) -> "tuple[Sampl
             index = None if content is None or found >= 0 else load_index(url, content, reading)
             if index is not None:
                 table, found = check_worth(index, opening.result(), gap), kind
-    if table is not None or folder not in known:
-        # after one shard that is read whole the next ones are not asked about
-        known[folder] = -1 if table is None else found
+    if table is not None:
+        known[folder] = found
     return table
 
 
