@@ -40,8 +40,9 @@ _WAY_OUT = "write the index again or remove it, or read without indexes with WDS
 
 
 def can_read_ahead() -> bool:
-    """Tell whether the settings allow that several requests are under way at once."""
-    return settings.CONNECTIONS.get() > 1 and settings.PREFETCH_BYTES.get() > 0
+    """Tell whether the settings allow several requests at once, and as many as there are ranges."""
+    bounded = bool(settings.REQUESTS_PER_SECOND.get())
+    return settings.CONNECTIONS.get() > 1 and settings.PREFETCH_BYTES.get() > 0 and not bounded
 
 
 class TableField(Protocol):

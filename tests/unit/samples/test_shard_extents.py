@@ -119,10 +119,16 @@ def test_one_process_asks_for_no_index(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("WDS_SHARED_BYTES", "0"), ("WDS_CONNECTIONS", "1"), ("WDS_PREFETCH_BYTES", "0")]
+    ("name", "text"),
+    [
+        ("WDS_SHARED_BYTES", "0"),
+        ("WDS_CONNECTIONS", "1"),
+        ("WDS_PREFETCH_BYTES", "0"),
+        ("WDS_REQUESTS_PER_SECOND", "500"),
+    ],
 )
 def test_settings_that_read_shards_whole(name, text, tmp_path, monkeypatch):
-    """Without sharing, further connections or reading ahead no index is asked for."""
+    """Without sharing, further connections or reading ahead, or within a bound on requests, no index is asked for."""
     monkeypatch.setenv(name, text)
     names = write_shards(tmp_path, 3)
     wds.write_indexes([str(tmp_path / each) for each in names], "binary")
