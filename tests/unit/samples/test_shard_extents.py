@@ -193,6 +193,26 @@ def test_a_stale_index_is_an_error_and_gives_no_sample(tmp_path):
         read_worker([str(tmp_path / name)])
 
 
+def test_an_index_that_leaves_the_last_samples_out_loses_none_silently(tmp_path):
+    """Small samples after the last one listed, which look like padding by their size: its owner sees them."""
+    path = tmp_path / "s-0.tar"
+    with wds.TarWriter(str(path)) as sink:
+        for index in range(SAMPLES + 2):
+            sink.write(
+                {"__key__": f"{index:06d}", "bin": index.to_bytes(4, "big") * (SIZE // 4 if index < SAMPLES else 1)}
+            )
+    wds.write_indexes(str(path), "dali")
+    lines = (tmp_path / "s-0.idx").read_text(encoding="ascii").splitlines()
+    (tmp_path / "s-0.idx").write_text("\n".join([f"v1.2 {SAMPLES}", *lines[1 : SAMPLES + 1], ""]), encoding="ascii")
+    failed = 0
+    for worker in range(4):
+        try:
+            read_worker([str(path)], worker)
+        except StaleIndex:
+            failed += 1
+    assert failed == 1
+
+
 def test_a_handler_is_asked_about_a_stale_index_by_each_stream(tmp_path):
     """Each stream asks its own handler, which may leave out the rest of the shard, with a count."""
     [name] = write_shards(tmp_path, 1)
