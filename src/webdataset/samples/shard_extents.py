@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from webdataset.core import settings
 from webdataset.core.error_handlers import reraise_exception
-from webdataset.core.errors import StaleIndex
+from webdataset.core.errors import FormatError, StaleIndex
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.samples.address import Address
@@ -27,7 +27,7 @@ from webdataset.samples.grouping import Grouper, Sample, Shard
 from webdataset.samples.member_sizes import check_member_size
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import SampleListReader
-from webdataset.tar.header import BLOCK
+from webdataset.tar.header import BLOCK, parse_header
 from webdataset.tar.scanner import TarScanner
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # below this share of bytes that need not be read, one stream is better than many requests
 _LEAST_SHARE = 0.2
 _LONGEST_END_BYTES = 2 * 10240
+# longer ones may be cut in the header
+_PLAIN_NAME_BYTES = 99
 _WAY_OUT = "write the index again or remove it, or read without indexes with WDS_SHARED_BYTES=0"
 
 
@@ -141,6 +143,17 @@ class SampleTable:
         """Tell whether a shard of so many bytes can be the one that the table is about."""
         rest = length - self.starts[-1]
         return self.size_bytes in (None, length) and BLOCK <= rest <= _LONGEST_END_BYTES
+
+    def begins_with(self, block: bytes) -> bool:
+        """Tell whether a shard's first block is the header of the first member, where that is a plain one."""
+        field = self.entries[0].fields[0]
+        if field.offset != BLOCK or len(field.member) > _PLAIN_NAME_BYTES or not field.member.isascii():
+            return True
+        try:
+            header = parse_header(block, 0)
+        except FormatError:
+            return False
+        return (header.name, header.size) == (field.member.encode(), field.size)
 
     def find(self, offset: int) -> int:
         """Return the number of the sample that starts at an offset; -1 where none does."""
@@ -292,7 +305,8 @@ class ExtentReader:
             return None
         table, extents = found
         runs: list[ExtentRun] = []
-        if table.fits(extents.length) and (start is None or table.find(start.offset) == first):
+        same = table.fits(extents.length) and table.begins_with(extents.head)
+        if same and (start is None or table.find(start.offset) == first):
             runs = plan_runs(table, first, kept, step, extents)
         if not runs:
             extents.close()

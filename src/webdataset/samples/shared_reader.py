@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from webdataset.core import settings
 from webdataset.core.error_handlers import reraise_exception, with_location
-from webdataset.core.errors import ShardChanged, StaleIndex
+from webdataset.core.errors import ShardChanged, SplitSample, StaleIndex
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample, Shard
 from webdataset.samples.sample_reader import Reading
@@ -147,6 +147,7 @@ class SharedReader:
 
     Attributes:
         stale: says that the shard is not as its index says, which a stream that reads alone would not notice.
+        split: a part of a sample ended this reader, which only a reader of what comes before notices.
     """
 
     def __init__(  # noqa: PLR0917  one value each
@@ -165,6 +166,7 @@ class SharedReader:
         self.step: int = shard["share"][1]
         self.open_shards = open_shards
         self.stale: StaleIndex | None = None
+        self.split = False
         self._find_table = find_table
         self.reader: SampleListReader | None = None
         self.over = False  # nothing more is handed out: the shard has ended
@@ -243,7 +245,8 @@ class SharedReader:
             self.stale = error
             self._fail()
             return
-        except Exception:  # noqa: BLE001  the streams meet it themselves, and ask their handlers
+        except Exception as error:  # noqa: BLE001  the streams meet it themselves, and ask their handlers
+            self.split = isinstance(error, SplitSample)
             self._fail()
             return
         except BaseException:  # an interrupt
@@ -415,6 +418,10 @@ class StreamReader:
         """
         shared = self.shared
         start = Address(0, self._next - 1, self._offset) if self._given else self._start
+        passed = 0  # samples before the one given last
+        if self._given and shared.split:
+            start = self._start
+            passed = self._next - 1 - (0 if start is None else start.ordinal)
         self._own_shards = shared.open_shards([shared.shard])
         shard = next(self._own_shards)
         shard["rising"] = self._rising
@@ -425,6 +432,10 @@ class StreamReader:
             samples, offsets = everything[first :: shared.step], places[first :: shared.step]
             first = (first - len(everything)) % shared.step
             del everything
+            if passed:
+                step = min(passed, len(samples))
+                passed -= step
+                del samples[:step], offsets[:step]
             if again and samples:
                 again = False
                 if samples[0].get("__key__") != self._key:

@@ -47,7 +47,13 @@ _ATTEMPTS = 2
 
 
 class Extents(Protocol):
-    """Ranges of bytes, read one after the other."""
+    """Ranges of bytes, read one after the other.
+
+    Attributes:
+        head: the first 512 bytes.
+    """
+
+    head: bytes
 
     @property
     def gap_bytes(self) -> int:
@@ -106,6 +112,7 @@ class FileExtents:
             raise NoRandomAccess("not a regular file: it can be read front to back only", url=path)
         self.identity = identity
         self.length = identity.length
+        self.head = self.stream.read(_HEAD_BYTES)
         self._left: deque[tuple[int, int]] = deque()
         self._offset = self._stop = 0
 
@@ -157,6 +164,7 @@ class ObjectExtents:
             raise NoRandomAccess("the service does not tell one version of an object from another", url=source.url)
         self.identity: ObjectVersion = ranges.identity
         self.length = ranges.length
+        self.head = ranges.read_at(0, _HEAD_BYTES)
         self._ranges = ranges
         connections = settings.CONNECTIONS.get()
         self._most = connections * _REQUESTS_A_CONNECTION

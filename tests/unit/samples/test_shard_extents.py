@@ -18,6 +18,7 @@ from webdataset.samples import shard_extents
 from webdataset.samples.shard_extents import SampleTable
 from webdataset.storage import extents
 from webdataset.storage.prefetch_worker import prefetch_budget
+from webdataset.testing import archives
 
 SAMPLES, SIZE = 96, 80_000
 FIRST_INDEX = ".wdsindex"
@@ -388,6 +389,16 @@ def test_a_table_that_covers_the_shard():
     assert (table.starts, table.rising) == ([0, 2560, 3072], 2)
     assert [table.find(offset) for offset in (512, 0, 2560, 3072)] == [0, -1, 1, -1]
     assert [table.fits(length) for length in (3072, 3584, 3072 + 20480, 3072 + 20992)] == [False, True, True, False]
+
+
+def test_a_table_knows_how_its_shard_begins():
+    """The first header is compared by every process, where it is a plain one."""
+    table = SampleTable([Entry("x", 0, (512, 10))], 1024, None)
+    assert table.begins_with(archives.header(b"x.bin", 10))
+    assert not table.begins_with(archives.header(b"x.bin", 11))
+    assert not table.begins_with(archives.header(b"y.bin", 10))
+    assert not table.begins_with(bytes(512))
+    assert SampleTable([Entry("x", 512, (1024, 10))], 1536, None).begins_with(bytes(512))
 
 
 def test_gaps_between_own_samples():
