@@ -188,10 +188,22 @@ def test_a_stale_index_is_an_error_and_gives_no_sample(tmp_path):
     [name] = write_shards(tmp_path, 1)
     wds.write_indexes(str(tmp_path / name), "binary")
     with wds.TarWriter(str(tmp_path / name)) as sink:
-        for index in reversed(range(SAMPLES)):
+        for index in [0, *reversed(range(1, SAMPLES))]:
             sink.write({"__key__": f"{index:06d}", "bin": index.to_bytes(4, "big") * (SIZE // 4)})
     with pytest.raises(StaleIndex, match="other samples stand there"):
         read_worker([str(tmp_path / name)])
+
+
+def test_an_index_of_a_shard_that_begins_otherwise_is_passed_by(tmp_path):
+    """Where the first header is another one, all processes read the shard whole, in the order that it has now."""
+    [name] = write_shards(tmp_path, 1)
+    wds.write_indexes(str(tmp_path / name), "binary")
+    with wds.TarWriter(str(tmp_path / name)) as sink:
+        for index in reversed(range(SAMPLES)):
+            sink.write({"__key__": f"{index:06d}", "bin": index.to_bytes(4, "big") * (SIZE // 4)})
+    keys = [key for worker in range(4) for key in read_worker([str(tmp_path / name)], worker)]
+    assert sorted(keys) == [f"{index:06d}" for index in range(SAMPLES)]
+    assert keys[0] == f"{SAMPLES - 1:06d}"
 
 
 def test_an_index_that_leaves_the_last_samples_out_loses_none_silently(tmp_path):
@@ -219,7 +231,7 @@ def test_a_handler_is_asked_about_a_stale_index_by_each_stream(tmp_path):
     [name] = write_shards(tmp_path, 1)
     wds.write_indexes(str(tmp_path / name), "binary")
     with wds.TarWriter(str(tmp_path / name)) as sink:
-        for index in reversed(range(SAMPLES)):
+        for index in [0, *reversed(range(1, SAMPLES))]:
             sink.write({"__key__": f"{index:06d}", "bin": index.to_bytes(4, "big") * (SIZE // 4)})
     asked = []
 
