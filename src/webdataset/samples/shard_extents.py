@@ -416,7 +416,6 @@ class ExtentReader:
         number, entries = self._proven, self._table.entries
         strict = replace(self.reading, handler=reraise_exception)
         self._whole = whole = self._open_whole(strict, self._address)
-        told = False
         for samples, offsets in whole.lists():
             for index, sample in enumerate(samples):
                 at = number + index
@@ -424,12 +423,6 @@ class ExtentReader:
                     raise self._stale(offsets[index])
             passed = max(0, self._next - number)
             number += len(samples)
-            if number > place and not told:
-                told = True
-                warn_user(
-                    f"{redact(self.url)}: it cannot be read by its index from sample {place} on, and is read whole "
-                    "from there: write the index again",
-                )
             if passed < len(samples):
                 self._next = number
                 self.rising = bool(getattr(whole, "rising", True))
@@ -437,6 +430,10 @@ class ExtentReader:
             del samples
         if number != len(entries):
             raise self._stale(None)
+        warn_user(
+            f"{redact(self.url)}: it could not be read by its index from sample {place} on, and was read whole from "
+            "there: write the index again",
+        )
 
     def _stale(self, offset: int | None) -> StaleIndex:
         return StaleIndex(
