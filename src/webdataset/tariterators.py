@@ -143,6 +143,13 @@ class TarSamples(ReadShards):
         )
         return opened
 
+    def opens_by_url(self) -> bool:
+        """Tell whether shards are opened by this library's own ``url_opener``, and through no cache."""
+        ours = getattr(url_opener, "__module__", "").startswith("webdataset.") and not gopen_replaced()
+        cache_module = loaded_module("webdataset.cache")
+        cached = cache_module is not None and cache_module.replacement(self.reading.handler) is not None
+        return type(self).open_shards is TarSamples.open_shards and ours and not cached
+
     def flow(self, upstream: Iterator[Any], state: ReaderState) -> Iterator[Sample]:
         """Yield samples, through the replaced expander and grouper where there are any."""
         if (tar_file_expander, group_by_keys) == _own:

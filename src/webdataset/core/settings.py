@@ -232,7 +232,7 @@ SHARED_BYTES = EnvironmentVariable(
     67_108_864,
     _parse_number,
     "bytes of a shard, and of a list of shards, that may wait for other streams of an elastic dataset in one worker; 0 "
-    "reads a shard once for each stream that shares it, and goes through the list once for each stream",
+    "reads a shard once for each stream that shares it, and all of it, and goes through the list once for each stream",
 )
 CONNECTIONS = EnvironmentVariable(
     "WDS_CONNECTIONS", 5, int, "connections over which one process reads faster than over one"

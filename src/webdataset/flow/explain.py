@@ -10,6 +10,7 @@ an unknown object (it may hold secrets, or an address in memory), and never show
 
 import functools
 import inspect
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -19,7 +20,7 @@ from webdataset.core.redaction import redact
 from webdataset.flow.run import ENDLESS, expand_stages, item_bound
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lazy_urls import LazyUrls
-from webdataset.shards.lists import ShardList
+from webdataset.shards.lists import ShardList, SimpleShardList
 from webdataset.stages.base import FilterFunction, Stage
 from webdataset.stages.mix import Mixture
 from webdataset.stages.open_shards import OpenShards
@@ -233,9 +234,26 @@ def _describe_run(pipeline: "DataPipeline") -> list[str]:
     streams = getattr(pipeline, "streams", None)
     if streams:
         lines.append(f"{streams} virtual streams, between which the bounds below are divided")
+        lines += _describe_shared_shards(pipeline, streams)
     if pipeline.size is not None:
         lines.append(f"length {pipeline.size}")
     return lines
+
+
+def _describe_shared_shards(pipeline: "DataPipeline", streams: int) -> list[str]:
+    """Return how many shards are left over for streams to share, and how many processes read each of them."""
+    source = pipeline.pipeline[0] if pipeline.pipeline else None
+    urls = getattr(source, "urls", None)
+    # sources of other types draw shards for each stream
+    if type(source) is not SimpleShardList or not isinstance(urls, list | LazyUrls) or not len(urls) % streams:
+        return []
+    left = len(urls) % streams
+    fitting = max(number for number in range(1, streams + 1) if len(urls) % number == 0)
+    examples = ", ".join(f"{number // math.gcd(left, number)} of {number}" for number in (2, 4, 8))
+    shared = (
+        f"{left} of {len(urls)} shards are shared by sample, and each is opened by P / gcd({left}, P) of P processes"
+    )
+    return [f"{shared} ({examples}; by one with streams={fitting})"]
 
 
 def _describe_source(source: object) -> list[str]:

@@ -4,6 +4,7 @@
 * ``build``: a shard to its index; ``plain_members``: small members by the native core
 * ``publish``: index files beside shards, or made while shards are read
 * ``lookup``: the index and the sample counts beside a shard; ``convert``: indexes of other tools to ours
+* ``sample_tables``: what a process needs to read only its own samples of a shard; ``member_lists``: from an index
 * ``indexed_shard``, ``indexed_dataset``: samples by number and by key; ``small_samples``: the usual ones by one read
 * ``formats``: our own, DALI, Energon, files-JSON; ``wids``: the published ``wids``
 

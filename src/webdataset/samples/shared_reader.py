@@ -14,19 +14,23 @@ ends it: each stream then reads on alone from where it stands, meets the same fa
 handler.
 """
 
+import copy
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from webdataset.core import settings
 from webdataset.core.error_handlers import reraise_exception, with_location
-from webdataset.core.errors import ShardChanged
+from webdataset.core.errors import ShardChanged, SplitSample, StaleIndex
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample, Shard
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import SampleListReader
+
+if TYPE_CHECKING:
+    from webdataset.samples.shard_extents import ExtentReader, TableFinder
 
 ShardOpener: TypeAlias = Callable[[Iterable[Shard]], Iterator[Shard]]
 """Opens shards one after the other; an error is raised, and no handler is asked."""
@@ -55,10 +59,14 @@ class SharedReaders:
         streams: numbers of the streams that the worker reads.
         limit_bytes: how many bytes may wait for streams that are asked later; None is ``WDS_SHARED_BYTES``; 0 shares
             nothing.
+
+    Attributes:
+        known_indexes: of each folder at a store, which kind of index files lies there.
     """
 
     def __init__(self, streams: Iterable[int], limit_bytes: int | None = None) -> None:
         self.held = Held(settings.SHARED_BYTES.get() if limit_bytes is None else limit_bytes)
+        self.known_indexes: dict[str, int] = {}
         self._streams = set(streams)
         self._readers: dict[tuple[int, int, str, range], SharedReader] = {}
 
@@ -70,6 +78,7 @@ class SharedReaders:
         epoch: int,
         open_shards: ShardOpener,
         start: Address | None = None,
+        find_table: "TableFinder | None" = None,
     ) -> "StreamReader | None":
         """Return what a stream reads of a shard, or None where it has to read alone.
 
@@ -80,6 +89,7 @@ class SharedReaders:
             epoch: of the pass.
             open_shards: opens the shard.
             start: address of the sample to start at; None is the stream's first in the shard.
+            find_table: finds where the samples of the shard stand, so that those of other workers are not read.
         """
         shared_by: range = shard[SHARED_BY]
         url = shard["url"]
@@ -89,10 +99,12 @@ class SharedReaders:
         reader = self._readers.get(key)
         if reader is None:
             own = [number for number in shared_by if number in self._streams]
-            if len(own) <= 1 or stream not in own:  # one alone shares with nobody
+            if len(own) == len(shared_by):  # all samples are read here
+                find_table = None
+            if stream not in own or (len(own) == 1 and find_table is None):  # one alone shares with nobody
                 return None
             self._forget_before(epoch - 1)
-            self._readers[key] = reader = SharedReader(self, shard, reading, own, open_shards)
+            self._readers[key] = reader = SharedReader(self, shard, reading, own, open_shards, find_table)
         return reader.claim(stream, shard, start)
 
     def _forget_before(self, epoch: int) -> None:
@@ -131,10 +143,21 @@ class SharedReader:
         reading: how to read.
         streams: numbers of the streams to hand samples out to.
         open_shards: opens the shard.
+        find_table: finds where its samples stand; None: all of it is read.
+
+    Attributes:
+        stale: says that the shard is not as its index says, which a stream that reads alone would not notice.
+        split: a part of a sample ended this reader, which only a reader of what comes before notices.
     """
 
-    def __init__(
-        self, owner: SharedReaders, shard: Shard, reading: Reading, streams: list[int], open_shards: ShardOpener
+    def __init__(  # noqa: PLR0917  one value each
+        self,
+        owner: SharedReaders,
+        shard: Shard,
+        reading: Reading,
+        streams: list[int],
+        open_shards: ShardOpener,
+        find_table: "TableFinder | None" = None,
     ) -> None:
         self._owner = weakref.ref(owner)  # in no cycle: what is open is closed at once when the owner goes
         self.held = owner.held
@@ -142,6 +165,9 @@ class SharedReader:
         self.reading = reading
         self.step: int = shard["share"][1]
         self.open_shards = open_shards
+        self.stale: StaleIndex | None = None
+        self.split = False
+        self._find_table = find_table
         self.reader: SampleListReader | None = None
         self.over = False  # nothing more is handed out: the shard has ended
         self.failed = False  # or something went wrong
@@ -167,23 +193,41 @@ class SharedReader:
 
     def _open(self, part: "StreamReader", first: Shard, start: Address | None) -> bool:
         """Open the shard where the stream that came first starts; tell whether that could be done."""
-        self._opened = self.open_shards([self.shard])
+        rising = bool(first.get("rising", True))
         try:
-            shard = next(self._opened, None)
-            if shard is not None:
-                shard["rising"] = first.get("rising", True)
-                self.reader = replace(self.reading, handler=reraise_exception).reader(shard, start)
+            self.reader = self._open_extents(part, rising, start)
+            if self.reader is None and len(self.parts) > 1:
+                self.reader = self._open_whole(self.reading, start, rising=rising)
+            if self.reader is not None:
                 self._lists = self.reader.lists()
         except Exception:  # noqa: BLE001  the streams open it themselves, and their handlers are asked
-            shard = None
-        if shard is None:
+            self.reader = None
+        if self.reader is None:
             self._fail()
         if start is not None:
             self._ordinal = part.first + start.ordinal * self.step
             self._offset = self.start_offset = start.offset
             for each in self.parts.values():
                 each.skip_to(self._ordinal)
-        return shard is not None
+        return self.reader is not None
+
+    def _open_extents(self, part: "StreamReader", rising: bool, start: Address | None) -> "ExtentReader | None":  # noqa: FBT001  not public
+        """Return a reader of these streams' samples alone; None where all of the shard is to be read."""
+        if self._find_table is None:
+            return None
+        from webdataset.samples.shard_extents import ExtentReader  # noqa: PLC0415  most shards are of one worker
+
+        first = 0 if start is None else part.first + start.ordinal * self.step
+        kept = [each.first for each in self.parts.values()]
+        shard = {**self.shard, "rising": rising}
+        return ExtentReader.open(shard, self.reading, self._find_table, kept, self.step, first, start, self._open_whole)
+
+    def _open_whole(self, reading: Reading, start: Address | None, *, rising: bool = True) -> SampleListReader:
+        """Return a reader of all samples, from one on."""
+        self._opened = self.open_shards([self.shard])
+        shard = next(self._opened)
+        shard["rising"] = rising
+        return replace(reading, handler=reraise_exception).reader(shard, start)
 
     def hand_out(self, asking: "StreamReader") -> None:
         """Read the next list of samples, and hand it out to all streams.
@@ -197,7 +241,12 @@ class SharedReader:
             self.over = True
             self._close_reader()
             return
-        except Exception:  # noqa: BLE001  the streams meet it themselves, and ask their handlers
+        except StaleIndex as error:
+            self.stale = error
+            self._fail()
+            return
+        except Exception as error:  # noqa: BLE001  the streams meet it themselves, and ask their handlers
+            self.split = isinstance(error, SplitSample)
             self._fail()
             return
         except BaseException:  # an interrupt
@@ -349,6 +398,8 @@ class StreamReader:
             if shared.over:
                 return
             shared.hand_out(self)
+        if shared.stale is not None:
+            raise copy.copy(shared.stale)
         self.alone = True
         yield from self._read_alone()
 
@@ -367,6 +418,10 @@ class StreamReader:
         """
         shared = self.shared
         start = Address(0, self._next - 1, self._offset) if self._given else self._start
+        passed = 0  # samples before the one given last
+        if self._given and shared.split:
+            start = self._start
+            passed = self._next - 1 - (0 if start is None else start.ordinal)
         self._own_shards = shared.open_shards([shared.shard])
         shard = next(self._own_shards)
         shard["rising"] = self._rising
@@ -377,6 +432,10 @@ class StreamReader:
             samples, offsets = everything[first :: shared.step], places[first :: shared.step]
             first = (first - len(everything)) % shared.step
             del everything
+            if passed:
+                step = min(passed, len(samples))
+                passed -= step
+                del samples[:step], offsets[:step]
             if again and samples:
                 again = False
                 if samples[0].get("__key__") != self._key:

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, groupby, islice
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import Handler, count_skipped, reraise_exception
@@ -34,6 +34,10 @@ from webdataset.samples.shard_opener import open_shards
 from webdataset.samples.shared_reader import SHARED_BY, SharedReaders
 from webdataset.stages.base import Fetch, Run, Stage, StageState
 from webdataset.storage.streams import stream_identity
+
+if TYPE_CHECKING:
+    from webdataset.samples.shard_extents import SampleTable, TableFinder
+    from webdataset.storage.extents import Extents
 
 Shard = dict[str, Any]
 """A shard on its way to its samples: ``{"url"}``, and ``stream`` once it is open."""
@@ -243,12 +247,37 @@ class ReadShards(Stage):
             shard, place = shared.pop()
             known = {**shard, "rising": place is None or place.rises}
             start = None if place is None else place.start
-            reader = readers.claim(known, self.reading, state.stream.number, state.epoch, common.open_shards, start)
+            find_table = self.table_finder(shard, readers.known_indexes)
+            number = state.stream.number
+            reader = readers.claim(known, self.reading, number, state.epoch, common.open_shards, start, find_table)
             if reader is None:
                 yield from opener.open_shards([shard])
             else:
                 del known["share"]  # it was taken there
                 yield {**known, "reader": reader, "stream": reader.stream}
+
+    def table_finder(self, shard: Shard, known: dict[str, int]) -> "TableFinder | None":
+        """Return what finds out where the samples of a shard stand; None where nothing may go past ``open_shards``.
+
+        Args:
+            shard: one that streams share.
+            known: of each folder at a store, which kind of index lies there.
+        """
+        if not self.opens_by_url() or type(self.reading) is not Reading or not isinstance(shard["url"], str):
+            return None
+        url, beside, reading = shard["url"], shard[SHARED_BY].step, self.reading
+
+        def find(gap: int) -> "tuple[SampleTable, Extents] | None":
+            # most shards are of one worker
+            from webdataset.index.sample_tables import SharedShard, find_table  # noqa: PLC0415
+
+            return find_table(SharedShard(url, beside, known), reading, gap)
+
+        return find
+
+    def opens_by_url(self) -> bool:
+        """Tell whether ``open_shards`` opens what the urls lead to, and nothing else."""
+        return type(self).open_shards is ReadShards.open_shards
 
     def _resume(self, upstream: Iterator[Shard], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
         """Continue after the sample at an address, which was given before the snapshot."""

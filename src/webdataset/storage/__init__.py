@@ -5,7 +5,7 @@
 * ``object_store``: the protocol of a backend; versions, checksums, errors that may be retried
 * ``resumable_stream``: one object front to back, with retries; the retry policy
 * ``parallel_ranges``: one object over several connections
-* ``random_access``: positioned reads of files and objects
+* ``random_access``: positioned reads of files and objects; ``extents``: some ranges of one, read ahead
 * ``listing``: folders and wildcards
 * ``prefetch``: lookahead over a list of shards; streams that were read in part before their turn
 * ``prefetch_worker``: the reading thread, its budget, the read rate

@@ -63,7 +63,7 @@ def mask_urllib3_logs() -> None:
         logging.getLogger(name).addFilter(_mask)
 
 
-CONNECTIONS_PER_HOST = 16
+CONNECTIONS_PER_HOST = 32
 REDIRECTS = 10
 
 TlsOptions = tuple[tuple[str, str], ...]

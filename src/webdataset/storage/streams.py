@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _SECOND_NS = 1_000_000_000
 
+LOCAL_GAP_BYTES = 64 * 1024
+"""Bytes of a file that take as long to read as going past them to read on."""
+
 
 class Stream(Protocol):
     """Bytes of one url, read front to back.

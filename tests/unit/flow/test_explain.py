@@ -142,6 +142,24 @@ def test_loaders_show_what_they_load():
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(
+    ("count", "streams", "told"),
+    [
+        (3, 24, "3 of 3 shards are shared by sample, and each is opened by P / gcd(3, P) of P processes"),
+        (30, 24, "P / gcd(6, P) of P processes (1 of 2, 2 of 4, 4 of 8; by one with streams=15)"),
+        (48, 24, None),
+        (25, 5, None),
+    ],
+)
+def test_elastic_datasets_say_how_often_left_over_shards_are_read(count, streams, told):
+    """Where the number of shards is no multiple of the streams, and not where each draws its shards by itself."""
+    urls = [f"{number}.tar" for number in range(count)]
+    shown = wds.WebDataset(urls, seed=1).elastic(streams).explain()
+    assert (told in shown) if told else "shared by sample" not in shown
+    drawn = wds.WebDataset(urls, seed=1, resampled=True).elastic(streams).explain()
+    assert "shared by sample" not in drawn
+
+
 def test_loaders_over_elastic_datasets_show_what_they_load():
     """The dataset with its bounds and the user's functions, and then the loader; no worker is started."""
     pytest.importorskip("torch")

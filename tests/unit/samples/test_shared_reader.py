@@ -290,10 +290,28 @@ def test_a_replaced_shard_is_not_continued(folder, monkeypatch):
 
 def test_a_worker_with_one_stream_of_a_shard_shares_nothing(folder, monkeypatch):
     """What is shared by streams of other workers is read alone, without a queue."""
-    monkeypatch.setattr(shared_reader.SharedReader, "__init__", lambda *_: pytest.fail("shared with nobody"))
+    monkeypatch.setattr(shared_reader.SharedReader, "_open_whole", lambda *_, **__: pytest.fail("shared with nobody"))
     place = wds.WorkerContext(0, 8, 0, 1)
     dataset = wds.WebDataset(f"{folder}/s-{{0..2}}.tar", shardshuffle=False, seed=1).elastic(8)
     assert sum(1 for _ in dataset.elastic_run(place)) == SAMPLES // 3
+
+
+def test_a_part_of_a_sample_is_found_by_all_streams_of_a_store(tmp_path):
+    """A store cannot be asked for what comes before: streams that continue after such a fault read from the start."""
+    keys = ["zz", *(f"{index:03d}" for index in range(40))]
+    with wds.TarWriter(str(tmp_path / "s.tar")) as sink:
+        for key in keys:
+            sink.write({"__key__": key, "bin": bytes(900)})
+        sink.write({"__key__": "zz", "late": b"a part"})
+    asked = []
+    with RangeServer(tmp_path) as server:
+        dataset = wds.WebDataset(
+            f"{server.root}/s.tar", shardshuffle=False, seed=1, handler=lambda error: asked.append(error.key) or True
+        )
+        samples = list(dataset.elastic(5).elastic_run(wds.WorkerContext(0, 1, 0, 1)))
+    assert sorted(sample["__key__"] for sample in samples) == sorted(keys)
+    assert not [sample for sample in samples if "late" in sample]
+    assert asked == ["zz"] * 5
 
 
 def test_zero_shares_nothing(folder, monkeypatch):
