@@ -83,11 +83,12 @@ def test_states_print_their_figures():
 
 
 def test_bytes_of_an_elastic_epoch_are_counted():
-    """One worker asks for the bytes of the shards once; four ask four times for a shard that all of them share."""
+    """One worker asks for the bytes of the shards once; four ask four times for a shard that all share, unless it has an index."""
     lines = {line["question"]: line for line in ask("elastic_bytes")}
     assert list(lines) == [f"elastic bytes {shards}" for shards in (3, 6, 25, 48)]
     assert {line["bytes_1"] for line in lines.values()} == {1}
     assert (lines["elastic bytes 3"]["bytes_4"], lines["elastic bytes 48"]["bytes_4"]) == (4, 1)
+    assert all(line["indexed_4"] < 1.2 for line in lines.values())
 
 
 def test_workers_that_disagree_are_an_error(tmp_path):
