@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _INLINE_BYTES = 1 << 16
 # bytes from here on are copied once on each side, and not through the stream of small values
 _LARGE_BYTES = 1 << 13
-# a value, on average
-_SMALL_BYTES = 1 << 9
+# a sample, on average
+_SMALL_BYTES = 1 << 10
 _CONTAINERS = frozenset([dict, list, tuple])
 _BYTES = frozenset([bytes])
 # of a part that comes through the pipe: the first byte (no pickle's), the number of pieces; the size of each
@@ -204,12 +204,6 @@ def _expose_bytes(value: object, depth: int) -> object:
     return exposed if isinstance(value, list) else tuple(exposed)
 
 
-def _expose_column(column: FieldColumn) -> object:
-    # what is small on the whole is copied as fast as it is looked at
-    few = column.size_bytes < _SMALL_BYTES * len(column.values)
-    return column.values if few else _expose_bytes(column.values, 1)
-
-
 def _pack_part(part: WindowPart) -> Packed:
     """Return a part as a tuple of values that are pickled fast."""
     rows = part.rows
@@ -239,25 +233,29 @@ def _unpack_part(packed: Packed) -> WindowPart:
 
 
 def _pack_columns(columns: Columns) -> Packed:
+    # what is small on the whole is copied as fast as it is looked at
+    depth = 0 if columns.size_bytes < _SMALL_BYTES * columns.size else 1
     fields = [
         None
         if column is None
-        else (column.form, _expose_column(column), column.size_bytes)
+        else (column.form, _expose_bytes(column.values, depth))
         if column.form in (LISTED, LOOSE)
-        else (column.form, column.values.tobytes(), column.size_bytes, column.values.dtype.str)
+        else (column.form, column.values.tobytes(), column.values.dtype.str)
         for column in columns.fields
     ]
-    return columns.kind, columns.keys, fields, columns.size, columns.placed, columns.shown
+    return columns.kind, columns.keys, fields, columns.size, columns.size_bytes, columns.placed, columns.shown
 
 
 def _unpack_columns(packed: Packed) -> Columns:
     kind, keys, fields, *rest = packed
-    return Columns(kind, keys, [None if field is None else _unpack_field(*field) for field in fields], *rest)
-
-
-def _unpack_field(form: str, values: list[object] | bytes, size_bytes: int, dtype: str = "") -> FieldColumn:
-    # a copy, since it becomes the consumer's
-    return FieldColumn(form, np.frombuffer(cast("bytes", values), dtype).copy() if dtype else values, size_bytes)
+    found = [
+        None
+        if field is None
+        # a copy of numbers, since it becomes the consumer's
+        else FieldColumn(field[0], np.frombuffer(field[1], field[2]).copy() if field[2:] else field[1])
+        for field in fields
+    ]
+    return Columns(kind, keys, found, *rest)
 
 
 def pack_credit(credit: WindowCredit) -> bytes:
