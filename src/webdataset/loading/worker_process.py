@@ -198,6 +198,8 @@ class WorkerProcess:
         self._sender.send(part)
 
     def _leave(self, window: int) -> WindowCredit:
+        # a pipe full of orders would let the consumer wait; and they name the segments that are free
+        self._receive_orders()
         while True:
             while self._grants:
                 grant = self._grants.pop(0)
@@ -206,8 +208,6 @@ class WorkerProcess:
             if self._stopped:
                 raise EpochCancelled
             self._receive_order()
-            # a pipe full of orders would let the consumer wait
-            self._receive_orders()
 
     def _report_position(self, index: int, sample: object) -> None:
         """Say what was read last, and look for orders now and then."""
