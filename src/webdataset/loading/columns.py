@@ -303,7 +303,10 @@ def merge_columns(parts: Sequence[Columns], order: RowOrder = IN_SEQUENCE) -> Co
     if len(parts) == 1:
         return first
     sources = [first.fields]
+    size, size_bytes = first.size, first.size_bytes
     for part in parts[1:]:
+        size += part.size
+        size_bytes += part.size_bytes
         if part.kind != first.kind or len(part.keys) != len(first.keys):
             return None
         if part.keys == first.keys:
@@ -314,21 +317,24 @@ def merge_columns(parts: Sequence[Columns], order: RowOrder = IN_SEQUENCE) -> Co
             return None
         sources.append([part.fields[places[key]] for key in first.keys])
     fields = [_merge_field(columns, order) for columns in zip(*sources, strict=True)]
-    size, size_bytes = sum(part.size for part in parts), sum(part.size_bytes for part in parts)
     return Columns(first.kind, first.keys, fields, size, size_bytes, first.placed, first.shown)
 
 
 def _merge_field(columns: Sequence[FieldColumn | None], order: RowOrder) -> FieldColumn | None:
-    if columns[0] is None:
+    first = columns[0]
+    if first is None:
         return None
-    columns = cast("Sequence[FieldColumn]", columns)
-    form = columns[0].form
-    if all([column.form == form for column in columns]):  # noqa: C419  a list of two is faster
-        if form in (LISTED, LOOSE):
-            return FieldColumn(form, order.merge_lists([column.values for column in columns]))
-        if len({(column.tensor, column.values.dtype, column.values.shape[1:]) for column in columns}) == 1:
-            return FieldColumn(form, order.merge_arrays([column.values for column in columns]), 0, columns[0].tensor)
-    return FieldColumn(LOOSE, order.merge_lists([column.to_list() for column in columns]))
+    # none of them is None, or all are
+    held: Sequence[FieldColumn] = columns  # type: ignore[assignment]
+    form, values, alike = first.form, [], True
+    for column in held:
+        values.append(column.values)
+        alike = alike and column.form == form
+    if alike and form in (LISTED, LOOSE):
+        return FieldColumn(form, order.merge_lists(values))
+    if alike and len({(column.tensor, column.values.dtype, column.values.shape[1:]) for column in held}) == 1:
+        return FieldColumn(form, order.merge_arrays(values), 0, first.tensor)
+    return FieldColumn(LOOSE, order.merge_lists([column.to_list() for column in held]))
 
 
 def infer_layout(columns: Columns, rows: int) -> BatchLayout | None:

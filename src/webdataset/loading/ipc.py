@@ -165,17 +165,19 @@ def _pack_values(column: FieldColumn, payloads: list[bytes], *, large: bool) -> 
 
 def _unpack_columns(packed: Packed, payloads: Iterator[bytes]) -> Columns:
     kind, keys, fields, *rest = packed
-    found = [None if field is None else _unpack_field(payloads, *field) for field in fields]
+    found: list[FieldColumn | None] = []
+    for field in fields:
+        if field is None:
+            found.append(None)
+            continue
+        form, values, *dtype = field
+        if dtype:
+            # a copy of numbers, since it becomes the consumer's
+            values = np.frombuffer(values, dtype[0]).copy()
+        elif type(values) is int:
+            values = list(itertools.islice(payloads, values))
+        found.append(FieldColumn(form, values))
     return Columns(kind, keys, found, *rest)
-
-
-def _unpack_field(
-    payloads: Iterator[bytes], form: str, values: list[object] | bytes | int, dtype: str = ""
-) -> FieldColumn:
-    if type(values) is int:
-        return FieldColumn(form, list(itertools.islice(payloads, values)))
-    # a copy of numbers, since it becomes the consumer's
-    return FieldColumn(form, np.frombuffer(cast("bytes", values), dtype).copy() if dtype else values)
 
 
 def pack_credit(credit: WindowCredit, freed: Sequence[int] = ()) -> bytes:
@@ -313,6 +315,8 @@ class PartReceiver:
         message = self.pipe.receive()
         if message[0] == _PART:
             _, count = _INLINE.unpack_from(message)
+            if count == 1:
+                return _unpickle(memoryview(message)[_INLINE.size + 4 :], [], iter(()))
             sizes = struct.unpack_from(f"<{count}I", message, _INLINE.size)
             stops = itertools.accumulate(sizes, initial=_INLINE.size + 4 * count)
             content, *views = [memoryview(message)[a:b] for a, b in itertools.pairwise(stops)]

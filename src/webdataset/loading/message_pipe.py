@@ -47,12 +47,16 @@ class MessagePipe:
             EOFError: the other process is gone.
             OSError: the same.
         """
-        (size,) = _SIZE.unpack(self._read(_SIZE.size))
-        return self._read(size)
+        receive = self._socket.recv
+        head = receive(_SIZE.size, socket.MSG_WAITALL)
+        if len(head) < _SIZE.size:
+            head = self._read_rest(head, _SIZE.size)
+        (size,) = _SIZE.unpack(head)
+        message = receive(size, socket.MSG_WAITALL)
+        return message if len(message) == size else self._read_rest(message, size)
 
-    def _read(self, size: int) -> bytes:
-        found = self._socket.recv(size, socket.MSG_WAITALL)
-        # a signal came
+    def _read_rest(self, found: bytes, size: int) -> bytes:
+        """Return so many bytes that begin with those that came before a signal."""
         while len(found) < size:
             more = self._socket.recv(size - len(found), socket.MSG_WAITALL)
             if not more:
@@ -127,6 +131,8 @@ class MessagePipe:
 
 def frame_message(*pieces: bytes | memoryview) -> bytes:
     """Return a message with its size before it."""
+    if len(pieces) == 1:
+        return _SIZE.pack(len(pieces[0])) + pieces[0]
     return b"".join([_SIZE.pack(sum([len(piece) for piece in pieces])), *pieces])
 
 

@@ -140,8 +140,10 @@ class ProcessWorkers(WorkerPool):
 
     def grant(self, grant: WindowCredit) -> None:
         """Let all workers write the window."""
+        message = pack_credit(grant)
         for number, receiver in enumerate(self._receivers):
-            self._send(number, pack_credit(grant, receiver.release_segments()))
+            freed = receiver.release_segments()
+            self._send(number, pack_credit(grant, freed) if freed else message)
 
     def blocks(self, layout: BatchLayout) -> BlockPool:
         """Return memory that all workers map."""
@@ -168,10 +170,13 @@ class ProcessWorkers(WorkerPool):
             WorkerDied: a worker process has ended.
         """
         until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        left = _ALIVE_SECONDS if timeout_seconds is None else min(_ALIVE_SECONDS, timeout_seconds)
         while not self._ready:
-            left = _ALIVE_SECONDS if until is None else min(_ALIVE_SECONDS, max(0.0, until - time.monotonic()))
-            if not self._read_pipes(left) and until is not None and time.monotonic() >= until:
-                return None
+            found = self._read_pipes(left)
+            if until is not None and not self._ready:
+                left = min(_ALIVE_SECONDS, max(0.0, until - time.monotonic()))
+                if not found and not left:
+                    return None
         return self._ready.popleft()
 
     def _read_pipes(self, seconds: float) -> bool:

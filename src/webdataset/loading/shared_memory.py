@@ -91,9 +91,12 @@ class Leases(Generic[Note]):
 
     def back(self) -> Note | None:
         """Return the note on a lease that ended and was not reported yet; None where there is none."""
+        # most often
+        if not self._back:
+            return None
         try:
             loan = self._back.pop()
-        except IndexError:
+        except IndexError:  # another thread was faster
             return None
         return self._lent.pop(id(loan)).note
 
