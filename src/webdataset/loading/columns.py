@@ -23,8 +23,10 @@ LISTED, NUMBERS, SCALARS, STACKED, LOOSE = "listed", "numbers", "scalars", "stac
 # whose lists collation leaves as they are
 _LISTED_TYPES = frozenset([str, bytes, dict, list, tuple, type(None)])
 # so many values of a long list stand for all
-_WEIGHED = 8
+_WEIGHED = 4
 _SIZED = frozenset([str, bytes, bytearray])
+# of a number, or an object that does not say
+_OTHER_BYTES = 32
 _CONTAINERS = frozenset([dict, list, tuple])
 _NUMBER_DTYPES: dict[type, np.dtype[np.generic]] = {kind: np.array([kind()]).dtype for kind in (int, float, bool)}
 
@@ -199,6 +201,11 @@ def estimate_bytes(value: object) -> int:
 
     Of a long list of containers, some stand for all.
     """
+    kind = type(value)
+    if kind in _SIZED:
+        return len(cast("bytes", value))
+    if kind in _NUMBER_DTYPES:
+        return _OTHER_BYTES
     if isinstance(value, dict):
         return sum(map(estimate_bytes, value.values()))
     if isinstance(value, tuple | list):
@@ -209,7 +216,7 @@ def estimate_bytes(value: object) -> int:
         size = getattr(value, "nbytes", None)
     except RuntimeError:  # a sparse tensor
         size = None
-    return size if isinstance(size, int) else 32
+    return size if isinstance(size, int) else _OTHER_BYTES
 
 
 def _weigh_list(values: Sequence[object], kinds: set[type]) -> int:

@@ -288,7 +288,8 @@ class WorkerProgressPage:
         """
         key, url = b"", cast("object", reading)
         if type(sample) is dict:
-            key = str(sample.get("__key__", "")).encode("utf-8", "replace")[:_KEY_BYTES]
+            named = sample.get("__key__", "")
+            key = (named if type(named) is str else str(named)).encode("utf-8", "replace")[:_KEY_BYTES]
             url = sample.get("__url__") or reading
         if url is not self._url:
             self._write_url(url)

@@ -212,16 +212,18 @@ class WorkerProcess:
     def _report_position(self, index: int, sample: object) -> None:
         """Say what was read last, and look for orders now and then."""
         now = time.monotonic()
-        due = now - self._looked > _LOOK_SECONDS
-        if due and self._share is not None:
+        if now - self._looked <= _LOOK_SECONDS:
+            if self._board is not None:
+                self._board.write(index, sample, self._reading)
+            return
+        if self._share is not None:
             self._reading = self._share.reading().encode("utf-8", "replace")
         if self._board is not None:
             self._board.write(index, sample, self._reading)
-        if due:
-            self._looked = now
-            self._receive_orders()
-            if self._stopped:
-                raise EpochCancelled
+        self._looked = now
+        self._receive_orders()
+        if self._stopped:
+            raise EpochCancelled
 
 
 def _seed_generators(seed: int, *, torch: bool) -> None:
