@@ -344,15 +344,15 @@ class PartReceiver:
         payloads = map(cut, map(slice, starts[count:], map(operator.add, starts[count:], sizes[count:])))
         if count == 1:
             try:
-                with memoryview(block.memory) as memory:
-                    return _unpickle(memory[: sizes[0]], [], payloads)
+                with memoryview(block.memory) as content:
+                    return _unpickle(content[: sizes[0]], [], payloads)
             finally:
                 self._copied.append(number)
-        memory = block.lend(self._loans, number)
+        lent = block.lend(self._loans, number)
         # the consumer keeps what it gets
         if len(self._segments) > self._most:
-            memory = memory[: starts[count]].copy()
-        first, *others = [memory[start : start + size] for start, size in zip(starts, sizes[:count], strict=False)]
+            lent = lent[: starts[count]].copy()
+        first, *others = [lent[start : start + size] for start, size in zip(starts, sizes[:count], strict=False)]
         return _unpickle(first, others, payloads)
 
 
