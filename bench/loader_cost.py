@@ -2,10 +2,10 @@
 
 ``loader cost W2``: what ``Loader(dataset, 64)`` adds to ``dataset.batched(64)`` a sample, for undecoded samples
 (``raw``), decoded ones (``dict``) and tuples of two decoded fields (``tuple``), with no workers, two threads and two
-processes; where ``WDS_BEFORE`` names the sources of an earlier version (``git archive 0582e76 src | tar x -C DIR``, then
-``WDS_BEFORE=DIR/src``), both in turns, and ``to_was`` is the ratio. ``loader consumer``: the CPU time of the consumer's
-process alone, a batch of 64 undecoded samples from two processes, divided by that of torch's DataLoader, with two
-workers that make the batches (``batched(64)``, ``batch_size=None``) or collate for it (``batch_size=64``).
+processes; where ``WDS_BEFORE`` names the sources of an earlier version (``git archive 0582e76 src | tar x -C DIR``,
+then ``WDS_BEFORE=DIR/src``), both in turns, and ``to_was`` is the ratio. ``loader consumer``: the CPU time of the
+consumer's process alone, a batch of 64 undecoded samples from two processes, divided by that of torch's DataLoader,
+with two workers that make the batches (``batched(64)``, ``batch_size=None``) or collate for it (``batch_size=64``).
 ``loader bytes``: undecoded payloads of 80 KB through two processes, divided by reading the same payloads with
 ``os.pread`` at known offsets; ``plain`` is iterating over the dataset.
 
