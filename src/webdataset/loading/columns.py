@@ -26,7 +26,7 @@ _LISTED_TYPES = frozenset([str, bytes, dict, list, tuple, type(None)])
 _WEIGHED = 4
 _SIZED = frozenset([str, bytes, bytearray])
 _CONTAINERS = frozenset([dict, list, tuple])
-# that stand for a few bytes
+# that stand for a few bytes, as what does not say its size
 _PLAIN_TYPES = frozenset([int, float, bool, type(None)])
 _PLAIN_BYTES = 32
 _NUMBER_DTYPES: dict[type, np.dtype[np.generic]] = {kind: np.array([kind()]).dtype for kind in (int, float, bool)}
@@ -38,13 +38,13 @@ class FieldColumn(NamedTuple):
     Args:
         form: how they stand: ``LISTED``, ``NUMBERS``, ``SCALARS``, ``STACKED`` or ``LOOSE``.
         values: a list, or an array ``dtype[rows, ...]``.
-        size_bytes: that the values take, about.
+        size_bytes: that the values take, about; known where they were collated.
         tensor: samples hold a tensor (of ``STACKED``).
     """
 
     form: str
     values: Any
-    size_bytes: int
+    size_bytes: int = 0
     tensor: bool = False
 
     def to_list(self) -> list[object]:
@@ -59,8 +59,7 @@ class FieldColumn(NamedTuple):
 
     def cut(self, start: int, stop: int) -> "FieldColumn":
         """Return some of its rows."""
-        values = self.values[start:stop]
-        return FieldColumn(self.form, values, self.size_bytes * len(values) // len(self.values), self.tensor)
+        return FieldColumn(self.form, self.values[start:stop], 0, self.tensor)
 
 
 class Columns(NamedTuple):
@@ -71,6 +70,7 @@ class Columns(NamedTuple):
         keys: a dict's in order; otherwise numbers.
         fields: a column for each key; None where it stands in the window's block.
         size: number of samples.
+        size_bytes: that they take, about, without what stands in the block.
         placed: some columns stand in the window's block.
         shown: the keys in the order of the first sample, where that is not the block's.
     """
@@ -79,13 +79,9 @@ class Columns(NamedTuple):
     keys: tuple[object, ...]
     fields: list[FieldColumn | None]
     size: int
+    size_bytes: int
     placed: bool = False
     shown: tuple[object, ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """About how many bytes they take, without what stands in the block."""
-        return sum(column.size_bytes for column in self.fields if column is not None)
 
     def samples(self) -> list[object]:
         """Return the samples; tuples for tuples and lists."""
@@ -100,7 +96,8 @@ class Columns(NamedTuple):
         if start == 0 and stop == self.size:
             return self
         fields = [None if column is None else column.cut(start, stop) for column in self.fields]
-        return self._replace(fields=fields, size=stop - start)
+        part = stop - start
+        return self._replace(fields=fields, size=part, size_bytes=self.size_bytes * part // self.size)
 
     def assemble(self, finish: Callable[[list[object]], object]) -> object:
         """Return the batch.
@@ -160,10 +157,14 @@ def collate_rows(samples: Sequence[object]) -> Columns | None:
         if len(set(map(len, rows))) > 1:
             return None
         fields = [collate_column(list(values)) for values in zip(*rows, strict=True)]
-        return Columns("tuple", tuple(range(len(fields))), list(fields), len(samples))
+        return _make_columns("tuple", tuple(range(len(fields))), fields, len(samples))
     if any(issubclass(kind, dict | tuple | list) for kind in kinds):
         return None
-    return Columns("bare", (0,), [collate_column(list(samples))], len(samples))
+    return _make_columns("bare", (0,), [collate_column(list(samples))], len(samples))
+
+
+def _make_columns(kind: str, keys: tuple[object, ...], fields: list[FieldColumn], size: int) -> Columns:
+    return Columns(kind, keys, list(fields), size, sum(column.size_bytes for column in fields))
 
 
 def _collate_dicts(samples: Sequence[dict[object, object]]) -> Columns | None:
@@ -174,7 +175,7 @@ def _collate_dicts(samples: Sequence[dict[object, object]]) -> Columns | None:
         fields = [collate_column(list(map(itemgetter(key), samples))) for key in first]
     except KeyError:
         return None
-    return Columns("dict", tuple(first), list(fields), len(samples))
+    return _make_columns("dict", tuple(first), fields, len(samples))
 
 
 def collate_beside(
@@ -192,7 +193,8 @@ def collate_beside(
     for place, values in zip(others, zip(*rows, strict=True), strict=False):
         fields[place] = collate_column(list(values))
     shown = () if shown == layout.keys else shown
-    return Columns(layout.kind, layout.keys, fields, len(rows), placed=True, shown=shown)
+    size_bytes = sum(column.size_bytes for column in fields if column is not None)
+    return Columns(layout.kind, layout.keys, fields, len(rows), size_bytes, placed=True, shown=shown)
 
 
 def estimate_bytes(value: object) -> int:
@@ -200,6 +202,11 @@ def estimate_bytes(value: object) -> int:
 
     Of a long list of containers, some stand for all.
     """
+    kind = type(value)
+    if kind in _SIZED:
+        return len(cast("bytes", value))
+    if kind in _PLAIN_TYPES:
+        return _PLAIN_BYTES
     if isinstance(value, dict):
         return _weigh_values(value.values())
     if isinstance(value, tuple | list):
@@ -246,8 +253,9 @@ def place_fields(columns: Columns, layout: BatchLayout, arrays: Sequence[Array])
     """
     fields = list(columns.fields)
     for column, array in zip(layout.columns, arrays, strict=True):
-        fields[column.place] = FieldColumn(STACKED, array, array.nbytes, column.tensor)
-    return columns._replace(fields=fields, placed=False)
+        fields[column.place] = FieldColumn(STACKED, array, 0, column.tensor)
+    size_bytes = columns.size_bytes + sum(array.nbytes for array in arrays)
+    return columns._replace(fields=fields, size_bytes=size_bytes, placed=False)
 
 
 class RowOrder:
@@ -317,7 +325,10 @@ def merge_columns(parts: Sequence[Columns], order: RowOrder = IN_SEQUENCE) -> Co
     if len(parts) == 1:
         return first
     sources = [first.fields]
+    size, size_bytes = first.size, first.size_bytes
     for part in parts[1:]:
+        size += part.size
+        size_bytes += part.size_bytes
         if part.kind != first.kind or len(part.keys) != len(first.keys):
             return None
         if part.keys == first.keys:
@@ -328,25 +339,24 @@ def merge_columns(parts: Sequence[Columns], order: RowOrder = IN_SEQUENCE) -> Co
             return None
         sources.append([part.fields[places[key]] for key in first.keys])
     fields = [_merge_field(columns, order) for columns in zip(*sources, strict=True)]
-    return first._replace(fields=fields, size=sum(part.size for part in parts))
+    return Columns(first.kind, first.keys, fields, size, size_bytes, first.placed, first.shown)
 
 
 def _merge_field(columns: Sequence[FieldColumn | None], order: RowOrder) -> FieldColumn | None:
     first = columns[0]
     if first is None:
         return None
-    form, tensor = first.form, first.tensor
-    values, size_bytes, alike = [], 0, True
-    for column in cast("Sequence[FieldColumn]", columns):
+    # none of them is None, or all are
+    held: Sequence[FieldColumn] = columns  # type: ignore[assignment]
+    form, values, alike = first.form, [], True
+    for column in held:
         values.append(column.values)
-        size_bytes += column.size_bytes
         alike = alike and column.form == form
     if alike and form in (LISTED, LOOSE):
-        return FieldColumn(form, order.merge_lists(values), size_bytes)
-    columns = cast("Sequence[FieldColumn]", columns)
-    if alike and len({(each.tensor, each.values.dtype, each.values.shape[1:]) for each in columns}) == 1:
-        return FieldColumn(form, order.merge_arrays(values), size_bytes, tensor)
-    return FieldColumn(LOOSE, order.merge_lists([column.to_list() for column in columns]), size_bytes)
+        return FieldColumn(form, order.merge_lists(values))
+    if alike and len({(column.tensor, column.values.dtype, column.values.shape[1:]) for column in held}) == 1:
+        return FieldColumn(form, order.merge_arrays(values), 0, first.tensor)
+    return FieldColumn(LOOSE, order.merge_lists([column.to_list() for column in held]))
 
 
 def infer_layout(columns: Columns, rows: int) -> BatchLayout | None:

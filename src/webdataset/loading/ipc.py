@@ -3,24 +3,19 @@
 Theory. A pipe copies twice, and the sender waits until the other side reads. So large content (images of different
 sizes, undecoded fields, batches that a pipeline made) goes into a *segment*: a memory file without a name, made by the
 worker, whose descriptor is sent once. Arrays are pickled out of band (protocol 5); the consumer's arrays are views of
-the segment, and the worker writes to it again when they are gone.
+the segment, and the worker writes to it again when they are gone. Undecoded fields are copied into the segment one
+after the other, and out of it when the part is received, so that the segment can be written to again at once.
 
 No segment outlives both processes, however they end.
 """
 
-import contextlib
-import errno
 import io
 import itertools
 import mmap
 import operator
-import os
 import pickle
-import socket
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
-from multiprocessing import reduction
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -28,7 +23,8 @@ import numpy as np
 from webdataset.core.errors import FlowError, describe_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.loading.columns import LISTED, LOOSE, Columns, FieldColumn
-from webdataset.loading.shared_memory import Leases, MemoryBlock, as_array, create_shared_file
+from webdataset.loading.message_pipe import MessagePipe, share_memory
+from webdataset.loading.shared_memory import Leases, MemoryBlock, as_array
 from webdataset.loading.worker import WindowCredit, WindowPart
 
 if TYPE_CHECKING:
@@ -37,16 +33,19 @@ if TYPE_CHECKING:
 _INLINE_BYTES = 1 << 16
 # bytes from here on are copied once on each side, and not through the stream of small values
 _LARGE_BYTES = 1 << 13
-# a value, on average
-_SMALL_BYTES = 1 << 9
+# a sample, on average
+_SMALL_BYTES = 1 << 10
 _CONTAINERS = frozenset([dict, list, tuple])
 _BYTES = frozenset([bytes])
 # of a part that comes through the pipe: the first byte (no pickle's), the number of pieces; the size of each
 _PART = 0x50
-# of a credit: the first byte, window, block, eager, collating
+_INLINE = struct.Struct("<BI")
+# of a part in a segment: the first byte, the number of pieces, the segment; the size of each
+_FAR_PART = 0x46
+_FAR = struct.Struct("<BII")
+# of a credit: the first byte, window, block, eager, collating; the segments that can be used again
 _GRANT = 0x47
 _CREDIT = struct.Struct("<Bqq??")
-_INLINE, _SIZE = struct.Struct("<BI"), struct.Struct("<I")
 _LEAST_BYTES = 1 << 18
 _ALIGNMENT = 64
 # a part or columns as a tuple of values that are pickled fast
@@ -70,98 +69,6 @@ class _Pickler(pickle.Pickler):
                 return array_to_tensor, (array,)
         unchanged: tuple[Callable[..., object], tuple[object]] = NotImplemented
         return unchanged
-
-
-class SharedMemoryError(FlowError):
-    """Memory could not be shared with a worker process: this system has no room for it, or no descriptor is left."""
-
-
-@contextlib.contextmanager
-def explain_shared_memory() -> Iterator[None]:
-    """Say what to do where memory cannot be shared.
-
-    Raises:
-        SharedMemoryError: the system refused.
-        ConnectionError: the other process is gone.
-    """
-    try:
-        yield
-    except ConnectionError:
-        raise
-    except (OSError, RuntimeError) as error:  # RuntimeError: a descriptor that could not be received
-        if isinstance(error, RuntimeError) or error.errno in (errno.EMFILE, errno.ENFILE):
-            import resource  # noqa: PLC0415  not on Windows, where this is not reached
-
-            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            found, hint = "there are no file descriptors left", f"raise the limit (ulimit -n, now {most}), hold fewer"
-        else:
-            found, hint = describe_error(error), "take a smaller batch_size or prefetch, hold fewer"
-        raise SharedMemoryError(
-            f"a batch's memory cannot be shared between this program and its workers: {found}; {hint} batches at a "
-            "time, or use mode='threads'"
-        ) from error
-
-
-@contextlib.contextmanager
-def share_memory(size_bytes: int) -> Iterator[tuple[int, mmap.mmap]]:
-    """Give the descriptor of a new memory file, to be sent within this context, and its map, which outlives it.
-
-    Raises:
-        SharedMemoryError: the system refused.
-    """
-    with explain_shared_memory():
-        descriptor = create_shared_file(size_bytes)
-    try:
-        with explain_shared_memory():
-            memory = mmap.mmap(descriptor, size_bytes)
-        yield descriptor, memory
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _pipe_socket(pipe: Connection) -> Iterator[socket.socket]:
-    """Give a pipe as a socket, without a descriptor of its own."""
-    way = socket.socket(fileno=pipe.fileno())
-    try:
-        # socket.setdefaulttimeout() would let the pipe not wait any more
-        way.setblocking(True)
-        yield way
-    finally:
-        way.detach()
-
-
-def send_block(pipe: Connection, order: object, descriptor: int) -> None:
-    """Send a message and a descriptor.
-
-    Args:
-        pipe: to the other process.
-        order: the message.
-        descriptor: of a file; it stays open here.
-
-    Raises:
-        SharedMemoryError: too many descriptors are on their way.
-        OSError: the other process is gone.
-    """
-    pipe.send(order)
-    with explain_shared_memory(), _pipe_socket(pipe) as way:
-        reduction.sendfds(way, [descriptor])
-
-
-def receive_block(pipe: Connection, number: int, size_bytes: int) -> MemoryBlock:
-    """Receive the descriptor that follows a message, and map its file.
-
-    Raises:
-        SharedMemoryError: this process can have no more files.
-        EOFError: the other process is gone.
-    """
-    with explain_shared_memory():
-        with _pipe_socket(pipe) as way:
-            (descriptor,) = reduction.recvfds(way, 1)
-        try:
-            return MemoryBlock(number, mmap.mmap(descriptor, size_bytes))
-        finally:
-            os.close(descriptor)
 
 
 class _LargeBytes:
@@ -204,20 +111,14 @@ def _expose_bytes(value: object, depth: int) -> object:
     return exposed if isinstance(value, list) else tuple(exposed)
 
 
-def _expose_column(column: FieldColumn) -> object:
-    # what is small on the whole is copied as fast as it is looked at
-    few = column.size_bytes < _SMALL_BYTES * len(column.values)
-    return column.values if few else _expose_bytes(column.values, 1)
-
-
-def _pack_part(part: WindowPart) -> Packed:
-    """Return a part as a tuple of values that are pickled fast."""
+def _pack_part(part: WindowPart, payloads: list[bytes]) -> Packed:
+    """Return a part as a tuple of values that are pickled fast; what travels beside it goes to ``payloads``."""
     rows = part.rows
     return (
         part.worker,
         part.window,
         (rows.start, rows.stop, rows.step) if type(rows) is range else rows,
-        None if part.columns is None else _pack_columns(part.columns),
+        None if part.columns is None else _pack_columns(part.columns, payloads),
         [_expose_bytes(sample, 2) for sample in part.beside],
         part.placed,
         part.progress,
@@ -232,51 +133,91 @@ def _pack_part(part: WindowPart) -> Packed:
     )
 
 
-def _unpack_part(packed: Packed) -> WindowPart:
+def _unpack_part(packed: Packed, payloads: Iterator[bytes]) -> WindowPart:
     worker, window, rows, columns, *rest = packed
     found = range(*rows) if type(rows) is tuple and rows else rows
-    return WindowPart(worker, window, found, None if columns is None else _unpack_columns(columns), *rest)
+    return WindowPart(worker, window, found, None if columns is None else _unpack_columns(columns, payloads), *rest)
 
 
-def _pack_columns(columns: Columns) -> Packed:
+def _pack_columns(columns: Columns, payloads: list[bytes]) -> Packed:
+    # what is small on the whole is copied as fast as it is looked at
+    large = columns.size_bytes >= _SMALL_BYTES * columns.size
     fields = [
         None
         if column is None
-        else (column.form, _expose_column(column), column.size_bytes)
+        else _pack_values(column, payloads, large=large)
         if column.form in (LISTED, LOOSE)
-        else (column.form, column.values.tobytes(), column.size_bytes, column.values.dtype.str)
+        else (column.form, column.values.tobytes(), column.values.dtype.str)
         for column in columns.fields
     ]
-    return columns.kind, columns.keys, fields, columns.size, columns.placed, columns.shown
+    return columns.kind, columns.keys, fields, columns.size, columns.size_bytes, columns.placed, columns.shown
 
 
-def _unpack_columns(packed: Packed) -> Columns:
+def _pack_values(column: FieldColumn, payloads: list[bytes], *, large: bool) -> Packed:
+    values = column.values
+    if not large:
+        return column.form, values
+    if set(map(type, values)) == _BYTES and sum(map(len, values)) >= max(_INLINE_BYTES, _LARGE_BYTES * len(values)):
+        payloads += values
+        return column.form, len(values)
+    return column.form, _expose_bytes(values, 1)
+
+
+def _unpack_columns(packed: Packed, payloads: Iterator[bytes]) -> Columns:
     kind, keys, fields, *rest = packed
-    return Columns(kind, keys, [None if field is None else _unpack_field(*field) for field in fields], *rest)
+    found: list[FieldColumn | None] = []
+    for field in fields:
+        if field is None:
+            found.append(None)
+            continue
+        form, values, *dtype = field
+        if dtype:
+            # a copy of numbers, since it becomes the consumer's
+            values = np.frombuffer(values, dtype[0]).copy()
+        elif type(values) is int:
+            values = list(itertools.islice(payloads, values))
+        found.append(FieldColumn(form, values))
+    return Columns(kind, keys, found, *rest)
 
 
-def _unpack_field(form: str, values: list[object] | bytes, size_bytes: int, dtype: str = "") -> FieldColumn:
-    # a copy, since it becomes the consumer's
-    return FieldColumn(form, np.frombuffer(cast("bytes", values), dtype).copy() if dtype else values, size_bytes)
+def pack_credit(credit: WindowCredit, freed: Sequence[int] = ()) -> bytes:
+    """Return a credit as a message, without the block's arrays.
+
+    Args:
+        credit: for a window.
+        freed: segments that the worker can use again.
+    """
+    head = _CREDIT.pack(_GRANT, credit.window, credit.block, credit.eager, credit.collating)
+    return head + struct.pack(f"<{len(freed)}I", *freed) if freed else head
 
 
-def pack_credit(credit: WindowCredit) -> bytes:
-    """Return a credit as a message, without the block's arrays."""
-    return _CREDIT.pack(_GRANT, credit.window, credit.block, credit.eager, credit.collating)
-
-
-def unpack_credit(message: bytes) -> WindowCredit | None:
-    """Return the credit of a message, without the block's arrays; None where it is another order."""
+def unpack_credit(message: bytes) -> tuple[WindowCredit, tuple[int, ...]] | None:
+    """Return the credit of a message, without the block's arrays, and the freed segments; None for another order."""
     if message[0] != _GRANT:
         return None
-    _, window, block, eager, collating = _CREDIT.unpack(message)
-    return WindowCredit(window, block, eager=eager, collating=collating)
+    _, window, block, eager, collating = _CREDIT.unpack_from(message)
+    freed = struct.unpack_from(f"<{(len(message) - _CREDIT.size) // 4}I", message, _CREDIT.size)
+    return WindowCredit(window, block, eager=eager, collating=collating), freed
+
+
+# the largest block that glibc takes for a hint
+_MOST_KEPT_BYTES = (1 << 25) - (1 << 16)
+
+
+def _keep_freed_memory(size_bytes: int) -> None:
+    """Let the C library keep freed memory, about twice as many bytes, for what comes next.
+
+    By default glibc gives memory back to the system as soon as 128 KB at the end of its heap are free, and the system
+    clears each page again at its first touch. A larger block that was freed once raises that limit to twice its size,
+    as a program's own arrays do. The block is not touched. Other C libraries are as they were.
+    """
+    np.empty(min(size_bytes, _MOST_KEPT_BYTES), np.uint8)
 
 
 class PartSender:
     """The worker's side."""
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: MessagePipe) -> None:
         self._pipe = pipe
         self._segments: dict[int, mmap.mmap] = {}
         self._free: list[int] = []
@@ -293,28 +234,27 @@ class PartSender:
             SharedMemoryError: there is no memory for a large one.
         """
         buffers: list[pickle.PickleBuffer] = []
+        payloads: list[bytes] = []
         stream = io.BytesIO()
         try:
-            _Pickler(stream, 5, buffer_callback=buffers.append).dump(_pack_part(part))
+            _Pickler(stream, 5, buffer_callback=buffers.append).dump(_pack_part(part, payloads))
         except Exception as error:  # whatever pickling a user's object raises
             raise FlowError(
                 f"a sample cannot be sent from a worker process, since it cannot be pickled ({describe_error(error)}): "
                 "take the field out before the loader, or use mode='threads'"
             ) from error
-        pieces = [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
-        sizes = [piece.nbytes for piece in pieces]
+        pieces: list[bytes | memoryview] = [stream.getbuffer(), *[buffer.raw() for buffer in buffers], *payloads]
+        sizes = [len(piece) for piece in pieces]
         if sum(sizes) <= _INLINE_BYTES:
-            self._pipe.send_bytes(b"".join([_INLINE.pack(_PART, len(sizes)), *map(_SIZE.pack, sizes), *pieces]))
+            self._pipe.send(_INLINE.pack(_PART, len(sizes)), struct.pack(f"<{len(sizes)}I", *sizes), *pieces)
             return
         number, memory = self._segment(sum(sizes) + _ALIGNMENT * len(sizes))
-        places = []
-        stop = 0
+        start = 0
         for piece, size in zip(pieces, sizes, strict=True):
-            start = -(-stop // _ALIGNMENT) * _ALIGNMENT
-            stop = start + size
-            memory[start:stop] = piece
-            places.append((start, stop))
-        self._pipe.send(("far", number, places))
+            memory[start : start + size] = piece
+            start += size + -size % _ALIGNMENT
+        head = _FAR.pack(_FAR_PART, len(buffers) + 1, number)
+        self._pipe.send(head, struct.pack(f"<{len(sizes)}Q", *sizes))
 
     def _segment(self, size: int) -> tuple[int, mmap.mmap]:
         """Return a segment of at least so many bytes that is not in use."""
@@ -325,12 +265,15 @@ class PartSender:
                 return number, self._segments[number]
         # all too small
         if self._free:
-            self._pipe.send(("forget", gone := self._free.pop()))
+            self._pipe.send(pickle.dumps(("forget", gone := self._free.pop())))
             del self._segments[gone]
         size = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
+        # the samples of a part are freed all at once
+        _keep_freed_memory(size)
         number = max(self._segments, default=-1) + 1
         with share_memory(size) as (descriptor, memory):
-            send_block(self._pipe, ("segment", number, size), descriptor)
+            self._pipe.send(pickle.dumps(("segment", number, size)))
+            self._pipe.send_descriptor(descriptor)
             self._segments[number] = memory
         return number, memory
 
@@ -343,15 +286,22 @@ class PartReceiver:
         workers: how many there are: together they have a bounded number of segments.
     """
 
-    def __init__(self, pipe: Connection, workers: int) -> None:
+    def __init__(self, pipe: MessagePipe, workers: int) -> None:
         self.pipe = pipe
+        self._workers = workers
         self._most = min(max(_MOST_SEGMENTS // workers, _SEGMENTS.start), _SEGMENTS.stop)
         self._segments: dict[int, MemoryBlock] = {}
         self._loans: Leases[int] = Leases()
+        # of which all was copied
+        self._copied: list[int] = []
+        self._largest = 0
 
-    def release_segment(self) -> int | None:
-        """Return the number of a segment that the worker can use again, and was not told of; None: there is none."""
-        return self._loans.back()
+    def release_segments(self) -> list[int]:
+        """Return the numbers of segments that the worker can use again, and was not told of."""
+        freed, self._copied = self._copied, []
+        while (number := self._loans.back()) is not None:
+            freed.append(number)
+        return freed
 
     def receive(self) -> WindowPart | None:
         """Read a message; return the part that it brought, if it did.
@@ -362,33 +312,54 @@ class PartReceiver:
             SharedMemoryError: memory cannot be mapped here.
             FlowError: a sample that cannot be unpickled.
         """
-        message = self.pipe.recv_bytes()
+        message = self.pipe.receive()
         if message[0] == _PART:
             _, count = _INLINE.unpack_from(message)
+            if count == 1:
+                return _unpickle(memoryview(message)[_INLINE.size + 4 :], [], iter(()))
             sizes = struct.unpack_from(f"<{count}I", message, _INLINE.size)
-            stop = _INLINE.size + count * _SIZE.size
-            stops = list(itertools.accumulate(sizes, initial=stop))
+            stops = itertools.accumulate(sizes, initial=_INLINE.size + 4 * count)
             content, *views = [memoryview(message)[a:b] for a, b in itertools.pairwise(stops)]
-            return _unpickle(content, list(map(bytearray, views)))
-        kind, *rest = pickle.loads(message)  # noqa: S301  our own worker's
+            return _unpickle(content, list(map(bytearray, views)), iter(()))
+        if message[0] == _FAR_PART:
+            return self._receive_far(message)
+        kind, number, *rest = pickle.loads(message)  # noqa: S301  our own worker's
         if kind == "segment":
-            number, size = rest
-            self._segments[number] = receive_block(self.pipe, number, size)
-            return None
-        if kind == "forget":
-            del self._segments[rest[0]]
-            return None
-        number, places = rest
-        memory = self._segments[number].lend(self._loans, number)
+            self._segments[number] = self.pipe.receive_block(number, rest[0])
+        else:
+            del self._segments[number]
+        return None
+
+    def _receive_far(self, message: bytes) -> WindowPart:
+        """Return a part that stands in a segment."""
+        _, count, number = _FAR.unpack_from(message)
+        sizes = struct.unpack_from(f"<{(len(message) - _FAR.size) // 8}Q", message, _FAR.size)
+        block = self._segments[number]
+        starts = list(itertools.accumulate([size + -size % _ALIGNMENT for size in sizes], initial=0))
+        if starts[-1] - starts[count] > self._largest:
+            self._largest = block.size_bytes
+            # the payloads of a batch are freed all at once
+            _keep_freed_memory(self._largest * self._workers)
+        cut = block.memory.__getitem__
+        payloads = map(cut, map(slice, starts[count:], map(operator.add, starts[count:], sizes[count:])))
+        if count == 1:
+            try:
+                with memoryview(block.memory) as content:
+                    return _unpickle(content[: sizes[0]], [], payloads)
+            finally:
+                self._copied.append(number)
+        lent = block.lend(self._loans, number)
         # the consumer keeps what it gets
         if len(self._segments) > self._most:
-            memory = memory[: places[-1][1]].copy()
-        first, *others = [memory[start:stop] for start, stop in places]
-        return _unpickle(first, others)
+            lent = lent[: starts[count]].copy()
+        first, *others = [lent[start : start + size] for start, size in zip(starts, sizes[:count], strict=False)]
+        return _unpickle(first, others, payloads)
 
 
 def _unpickle(
-    content: "memoryview | npt.NDArray[np.uint8]", buffers: "Sequence[bytearray | npt.NDArray[np.uint8]]"
+    content: "memoryview | npt.NDArray[np.uint8]",
+    buffers: "Sequence[bytearray | npt.NDArray[np.uint8]]",
+    payloads: Iterator[bytes],
 ) -> WindowPart:
     try:
         packed: Packed = pickle.loads(content, buffers=buffers)  # type: ignore[arg-type]  # noqa: S301  our own worker's
@@ -398,4 +369,4 @@ def _unpickle(
             "take the "
             "field out before the loader, or use mode='threads'"
         ) from error
-    return _unpack_part(packed)
+    return _unpack_part(packed, payloads)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import cast
 
 from webdataset.core.errors import UsageError, WorkerDied, describe_error
@@ -24,7 +25,8 @@ from webdataset.core.redaction import redact
 from webdataset.flow.explain import format_function
 from webdataset.flow.pickling import pickle_by_value
 from webdataset.flow.pipeline import DataPipeline
-from webdataset.loading.ipc import PartReceiver, SharedMemoryError, pack_credit, send_block, share_memory
+from webdataset.loading.ipc import PartReceiver, pack_credit
+from webdataset.loading.message_pipe import MessagePipe, SharedMemoryError, frame_message, share_memory
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.shared_memory import PAGE_BYTES, BatchLayout, BlockPool, MemoryBlock, WorkerProgressPage
 from webdataset.loading.windows import WorkerPool
@@ -62,7 +64,6 @@ class ProcessWorkers(WorkerPool):
         self._ready: deque[WindowPart] = deque()
         self._pipes = select.poll()
         self._numbers: dict[int, int] = {}
-        self._polls: list[select.poll] = []
         self._receivers: list[PartReceiver] = []
         self._processes: list[BaseProcess] = []
         self._boards: list[WorkerProgressPage] = []
@@ -77,9 +78,8 @@ class ProcessWorkers(WorkerPool):
         origin = origin if forked else _PickledAdapter(origin)  # type: ignore[assignment]
         for number in range(self.workers):
             ours, theirs = context.Pipe()
-            self._receivers.append(PartReceiver(ours, self.workers))
-            self._polls.append(select.poll())
-            self._polls[-1].register(ours, select.POLLOUT)
+            pipe = MessagePipe(ours)
+            self._receivers.append(PartReceiver(pipe, self.workers))
             others = [each.pipe for each in self._receivers] if forked else []
             duty = WorkerConfig(origin, span, number, self.workers, theirs, others, loaded_module("torch") is not None)
             process = context.Process(target=run_worker, args=(duty,), name=f"webdataset-loader-{number}", daemon=True)
@@ -88,8 +88,8 @@ class ProcessWorkers(WorkerPool):
             finally:
                 theirs.close()
             self._processes.append(process)
-            self._pipes.register(ours, select.POLLIN)
-            self._numbers[ours.fileno()] = number
+            self._pipes.register(pipe, select.POLLIN)
+            self._numbers[pipe.fileno()] = number
         self._attach_progress_pages()
 
     def _attach_progress_pages(self) -> None:
@@ -98,26 +98,25 @@ class ProcessWorkers(WorkerPool):
         with share_memory(size) as (descriptor, shared):
             memory = MemoryBlock(0, shared).lend()
             self._boards = [WorkerProgressPage(memory, number) for number in range(self.workers)]
-            self._send_all(("board", size), descriptor)
+            self._send_all(_pack_order("board", size), descriptor)
 
     # -- orders
 
-    def _send_all(self, order: bytes | tuple[object, ...], descriptor: int | None = None) -> None:
+    def _send_all(self, order: bytes, descriptor: int | None = None) -> None:
         for number in range(self.workers):
             self._send(number, order, descriptor)
 
-    def _send(self, number: int, order: bytes | tuple[object, ...], descriptor: int | None = None) -> None:
+    def _send(self, number: int, order: bytes, descriptor: int | None = None) -> None:
         """Send an order. Who waits for a full pipe reads meanwhile: the worker may be waiting for that."""
         pipe = self._receivers[number].pipe
-        while not self._polls[number].poll(0):
-            self._read_pipes(_FULL_SECONDS)
+        frame = memoryview(frame_message(order))
         try:
-            if isinstance(order, bytes):
-                pipe.send_bytes(order)
-            elif descriptor is None:
-                pipe.send(order)
-            else:
-                send_block(pipe, order, descriptor)
+            while frame := frame[pipe.send_now(frame) :]:
+                self._read_pipes(_FULL_SECONDS)
+            if descriptor is not None:
+                while not pipe.poll(writing=True):
+                    self._read_pipes(_FULL_SECONDS)
+                pipe.send_descriptor(descriptor)
         except OSError:
             self._report_death(number)
         except BaseException as error:  # raised again, with no half message left
@@ -132,32 +131,32 @@ class ProcessWorkers(WorkerPool):
     def begin(self, beginning: EpochStart) -> None:
         """Start an epoch."""
         self._ready.clear()
-        self._send_all(("begin", beginning))
+        self._send_all(_pack_order("begin", beginning))
 
     def stop(self) -> None:
         """Give up the epoch."""
         if self.living:
-            self._send_all(("stop",))
+            self._send_all(_pack_order("stop"))
 
     def grant(self, grant: WindowCredit) -> None:
         """Let all workers write the window."""
+        message = pack_credit(grant)
         for number, receiver in enumerate(self._receivers):
-            while (freed := receiver.release_segment()) is not None:
-                self._send(number, ("free", freed))
-        self._send_all(pack_credit(grant))
+            freed = receiver.release_segments()
+            self._send(number, pack_credit(grant, freed) if freed else message)
 
     def blocks(self, layout: BatchLayout) -> BlockPool:
         """Return memory that all workers map."""
         self._layout_number += 1
         number = self._layout_number
-        self._send_all(("layout", number, layout))
+        self._send_all(_pack_order("layout", number, layout))
         return BlockPool(layout.size_bytes, lambda _: self._share_blocks(layout.size_bytes, number), most=_MOST_BLOCKS)
 
     def _share_blocks(self, size: int, layout_number: int) -> MemoryBlock:
         number, self._block_number = self._block_number, self._block_number + 1
         with share_memory(size) as (descriptor, shared):
             block = MemoryBlock(number, shared)
-            self._send_all(("block", number, size, layout_number), descriptor)
+            self._send_all(_pack_order("block", number, size, layout_number), descriptor)
             if self.publish is not None:
                 self.publish(block, descriptor)
         return block
@@ -171,10 +170,13 @@ class ProcessWorkers(WorkerPool):
             WorkerDied: a worker process has ended.
         """
         until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        left = _ALIVE_SECONDS if timeout_seconds is None else min(_ALIVE_SECONDS, timeout_seconds)
         while not self._ready:
-            left = _ALIVE_SECONDS if until is None else min(_ALIVE_SECONDS, max(0.0, until - time.monotonic()))
-            if not self._read_pipes(left) and until is not None and time.monotonic() >= until:
-                return None
+            found = self._read_pipes(left)
+            if until is not None and not self._ready:
+                left = min(_ALIVE_SECONDS, max(0.0, until - time.monotonic()))
+                if not found and not left:
+                    return None
         return self._ready.popleft()
 
     def _read_pipes(self, seconds: float) -> bool:
@@ -229,9 +231,10 @@ class ProcessWorkers(WorkerPool):
         if not self.living:
             return
         self._living = False
+        order = memoryview(frame_message(_pack_order("end")))
         for receiver in self._receivers:
             with contextlib.suppress(OSError):
-                receiver.pipe.send(("end",))
+                receiver.pipe.send_now(order)
         for end in (None, "terminate", "kill"):
             until = time.monotonic() + _PATIENCE_SECONDS
             for process in self._processes:
@@ -248,6 +251,10 @@ class ProcessWorkers(WorkerPool):
             with contextlib.suppress(ValueError):
                 process.close()
         self._processes = []
+
+
+def _pack_order(*order: object) -> bytes:
+    return bytes(ForkingPickler.dumps(order))
 
 
 def _choose_context(start_method: str | None) -> SpawnContext:

@@ -91,9 +91,12 @@ class Leases(Generic[Note]):
 
     def back(self) -> Note | None:
         """Return the note on a lease that ended and was not reported yet; None where there is none."""
+        # most often
+        if not self._back:
+            return None
         try:
             loan = self._back.pop()
-        except IndexError:
+        except IndexError:  # another thread was faster
             return None
         return self._lent.pop(id(loan)).note
 
@@ -285,7 +288,8 @@ class WorkerProgressPage:
         """
         key, url = b"", cast("object", reading)
         if type(sample) is dict:
-            key = str(sample.get("__key__", "")).encode("utf-8", "replace")[:_KEY_BYTES]
+            named = sample.get("__key__", "")
+            key = (named if type(named) is str else str(named)).encode("utf-8", "replace")[:_KEY_BYTES]
             url = sample.get("__url__") or reading
         if url is not self._url:
             self._write_url(url)

@@ -138,12 +138,14 @@ class BatchWindow:
         self.layout = layout
         self.columns = columns
         self._merged: Columns | None = None
-        self.count = sum(len(part.rows) for part in parts)
+        self.count = sum([len(part.rows) for part in parts])
 
     @property
     def partly(self) -> bool:
         """True where some of the samples were written into the block."""
-        return any(any(part.placed) if part.columns is None else part.columns.placed for part in self.parts)
+        return self.layout is not None and any(
+            any(part.placed) if part.columns is None else part.columns.placed for part in self.parts
+        )
 
     def merge_counts(self) -> list[RowCounts]:
         """Return what was skipped, by rising row."""

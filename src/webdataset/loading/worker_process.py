@@ -24,7 +24,8 @@ from webdataset.core import distributed
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.process_pool import make_portable
 from webdataset.core.seeds import hash_seed
-from webdataset.loading.ipc import PartSender, SharedMemoryError, receive_block, unpack_credit
+from webdataset.loading.ipc import PartSender, unpack_credit
+from webdataset.loading.message_pipe import MessagePipe, SharedMemoryError
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.rows import RowAllocator
 from webdataset.loading.shared_memory import Array, BatchLayout, WorkerProgressPage
@@ -59,7 +60,7 @@ class WorkerConfig:
     number: int
     workers: int
     pipe: Connection
-    others: list[Connection]
+    others: list[MessagePipe]
     torch: bool = False
 
 
@@ -102,11 +103,11 @@ class WorkerProcess:
 
     def __init__(self, duty: WorkerConfig) -> None:
         self._duty = duty
-        self._pipe = duty.pipe
+        self._pipe = MessagePipe(duty.pipe)
         heard = select.poll()
-        heard.register(duty.pipe, select.POLLIN)
+        heard.register(self._pipe, select.POLLIN)
         self._poll = heard.poll
-        self._sender = PartSender(duty.pipe)
+        self._sender = PartSender(self._pipe)
         self._board: WorkerProgressPage | None = None
         self._layouts: dict[int, BatchLayout] = {}
         self._blocks: dict[int, tuple[BatchLayout, list[Array]]] = {}
@@ -132,9 +133,12 @@ class WorkerProcess:
 
     def _receive_order(self) -> None:
         """Wait for an order and take note of it."""
-        message = self._pipe.recv_bytes()
-        credit = unpack_credit(message)
-        if credit is not None:
+        message = self._pipe.receive()
+        found = unpack_credit(message)
+        if found is not None:
+            credit, freed = found
+            for segment in freed:
+                self._sender.release_segment(segment)
             credit.layout, credit.columns = self._blocks.get(credit.block, (None, []))
             self._grants.append(credit)
             return
@@ -144,18 +148,16 @@ class WorkerProcess:
             self._grants.clear()
         elif kind == "stop":
             self._stopped = True
-        elif kind == "free":
-            self._sender.release_segment(rest[0])
         elif kind == "layout":
             self._blocks.clear()
             self._layouts = {rest[0]: rest[1]}
         elif kind == "block":
             number, size, layout_number = rest
-            block = receive_block(self._pipe, number, size)
+            block = self._pipe.receive_block(number, size)
             layout = self._layouts[layout_number]
             self._blocks[number] = layout, layout.views(block.lend())
         elif kind == "board":
-            self._board = WorkerProgressPage(receive_block(self._pipe, 0, rest[0]).lend(), self._duty.number)
+            self._board = WorkerProgressPage(self._pipe.receive_block(0, rest[0]).lend(), self._duty.number)
         elif kind == "end":
             sys.exit(0)
 
@@ -196,6 +198,8 @@ class WorkerProcess:
         self._sender.send(part)
 
     def _leave(self, window: int) -> WindowCredit:
+        # a pipe full of orders would let the consumer wait; and they name the segments that are free
+        self._receive_orders()
         while True:
             while self._grants:
                 grant = self._grants.pop(0)
@@ -204,22 +208,22 @@ class WorkerProcess:
             if self._stopped:
                 raise EpochCancelled
             self._receive_order()
-            # a pipe full of orders would let the consumer wait
-            self._receive_orders()
 
     def _report_position(self, index: int, sample: object) -> None:
         """Say what was read last, and look for orders now and then."""
         now = time.monotonic()
-        due = now - self._looked > _LOOK_SECONDS
-        if due and self._share is not None:
+        if now - self._looked <= _LOOK_SECONDS:
+            if self._board is not None:
+                self._board.write(index, sample, self._reading)
+            return
+        if self._share is not None:
             self._reading = self._share.reading().encode("utf-8", "replace")
         if self._board is not None:
             self._board.write(index, sample, self._reading)
-        if due:
-            self._looked = now
-            self._receive_orders()
-            if self._stopped:
-                raise EpochCancelled
+        self._looked = now
+        self._receive_orders()
+        if self._stopped:
+            raise EpochCancelled
 
 
 def _seed_generators(seed: int, *, torch: bool) -> None:

@@ -20,6 +20,7 @@ from webdataset.loading.columns import (
     merge_columns,
 )
 from webdataset.loading.ipc import PartReceiver, PartSender, pack_credit, unpack_credit
+from webdataset.loading.message_pipe import MessagePipe
 from webdataset.loading.worker import WindowCredit, WindowPart
 
 
@@ -89,7 +90,7 @@ def test_rows_of_parts_interleave(rows):
 def test_a_part_goes_through_a_pipe_as_it_was():
     """Columns, rows, counts and large bytes; arrays of numbers are the receiver's own."""
     ours, theirs = multiprocessing.Pipe()
-    sender, receiver = PartSender(ours), PartReceiver(theirs, 1)
+    sender, receiver = PartSender(MessagePipe(ours)), PartReceiver(MessagePipe(theirs), 1)
     samples = [{"n": n, "half": np.float16(n), "text": f"{n}", "raw": bytes([n]) * 50_000} for n in range(4)]
     sent = WindowPart(1, 7, range(1, 8, 2), collate_rows(samples), turns=5, busy=[3])
     sender.send(sent)
@@ -104,7 +105,8 @@ def test_a_part_goes_through_a_pipe_as_it_was():
 def test_credits_go_through_a_pipe_in_a_few_bytes():
     """All but the block's arrays, which the worker has; another order is none."""
     credit = WindowCredit(2**40, -1, eager=True, collating=False)
-    assert unpack_credit(pack_credit(credit)) == credit
+    assert unpack_credit(pack_credit(credit)) == (credit, ())
+    assert unpack_credit(pack_credit(credit, [3, 70_000])) == (credit, (3, 70_000))
     assert len(pack_credit(credit)) < 32
     assert unpack_credit(b"\x80\x05.") is None
 

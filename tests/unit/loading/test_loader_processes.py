@@ -565,7 +565,7 @@ def test_an_interrupt_within_a_message_ends_the_workers(monkeypatch):
     from webdataset.loading.ipc import PartReceiver
 
     def interrupted(receiver):
-        receiver.pipe._recv(2)
+        receiver.pipe._socket.recv(2)
         raise KeyboardInterrupt
 
     with processes([(np.zeros(4), n) for n in range(400)], 4, prefetch=1) as loader:

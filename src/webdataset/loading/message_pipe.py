@@ -1,0 +1,183 @@
+"""Pipes between a loader and its worker processes: messages, and descriptors of memory.
+
+Theory. A message is its size and its bytes. The workers' side waits until a message is sent. The consumer's side never
+waits for a full pipe, since the worker may wait for the consumer to read: ``send_now`` sends what fits. A descriptor
+follows the message that announces it. `multiprocessing.connection` copies each message twice more, and takes two system
+calls and about twenty calls of Python for one.
+"""
+
+import contextlib
+import errno
+import mmap
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+
+from webdataset.core.errors import FlowError, describe_error
+from webdataset.loading.shared_memory import MemoryBlock, create_shared_file
+
+_SIZE = struct.Struct("<I")
+
+
+class MessagePipe:
+    """One end of a pipe.
+
+    Args:
+        connection: of ``multiprocessing.Pipe()``; it is closed here, its descriptor lives on.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        connection.close()
+        # socket.setdefaulttimeout() would let it not wait any more
+        self._socket.setblocking(True)
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._socket.fileno()
+
+    def receive(self) -> bytes:
+        """Wait for a message, and return it.
+
+        Raises:
+            EOFError: the other process is gone.
+            OSError: the same.
+        """
+        receive = self._socket.recv
+        head = receive(_SIZE.size, socket.MSG_WAITALL)
+        if len(head) < _SIZE.size:
+            head = self._read_rest(head, _SIZE.size)
+        (size,) = _SIZE.unpack(head)
+        message = receive(size, socket.MSG_WAITALL)
+        return message if len(message) == size else self._read_rest(message, size)
+
+    def _read_rest(self, found: bytes, size: int) -> bytes:
+        """Return so many bytes that begin with those that came before a signal."""
+        while len(found) < size:
+            more = self._socket.recv(size - len(found), socket.MSG_WAITALL)
+            if not more:
+                raise EOFError
+            found += more
+        return found
+
+    def send(self, *pieces: bytes | memoryview) -> None:
+        """Send a message, and wait until the pipe has taken it.
+
+        Args:
+            *pieces: follow each other in the message.
+
+        Raises:
+            OSError: the other process is gone.
+        """
+        self._socket.sendall(frame_message(*pieces))
+
+    def send_now(self, frame: memoryview) -> int:
+        """Send as much as fits into the pipe; return the number of bytes.
+
+        Args:
+            frame: of ``frame_message``, or the rest of it.
+
+        Raises:
+            OSError: the other process is gone.
+        """
+        try:
+            return self._socket.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
+    def poll(self, seconds: float = 0.0, *, writing: bool = False) -> bool:
+        """Wait until there is something to read, or room to write; return whether there is."""
+        found = select.poll()
+        found.register(self._socket, select.POLLOUT if writing else select.POLLIN)
+        return bool(found.poll(seconds * 1000))
+
+    def send_descriptor(self, descriptor: int) -> None:
+        """Send a descriptor, after the message that announces it; it stays open here.
+
+        Raises:
+            SharedMemoryError: too many descriptors are on their way.
+            OSError: the other process is gone.
+        """
+        with explain_shared_memory():
+            reduction.sendfds(self._socket, [descriptor])
+
+    def receive_block(self, number: int, size_bytes: int) -> MemoryBlock:
+        """Receive the descriptor that follows a message, and map its file.
+
+        Raises:
+            SharedMemoryError: this process can have no more files.
+            EOFError: the other process is gone.
+        """
+        with explain_shared_memory():
+            (descriptor,) = reduction.recvfds(self._socket, 1)
+            try:
+                return MemoryBlock(number, mmap.mmap(descriptor, size_bytes))
+            finally:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+    def __del__(self) -> None:
+        # a loader that was forgotten, or that a fork has inherited, warns of nothing
+        with contextlib.suppress(AttributeError):
+            self.close()
+
+
+def frame_message(*pieces: bytes | memoryview) -> bytes:
+    """Return a message with its size before it."""
+    if len(pieces) == 1:
+        return _SIZE.pack(len(pieces[0])) + pieces[0]
+    return b"".join([_SIZE.pack(sum([len(piece) for piece in pieces])), *pieces])
+
+
+class SharedMemoryError(FlowError):
+    """Memory could not be shared with a worker process: this system has no room for it, or no descriptor is left."""
+
+
+@contextlib.contextmanager
+def explain_shared_memory() -> Iterator[None]:
+    """Say what to do where memory cannot be shared.
+
+    Raises:
+        SharedMemoryError: the system refused.
+        ConnectionError: the other process is gone.
+    """
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except (OSError, RuntimeError) as error:  # RuntimeError: a descriptor that could not be received
+        if isinstance(error, RuntimeError) or error.errno in (errno.EMFILE, errno.ENFILE):
+            import resource  # noqa: PLC0415  not on Windows, where this is not reached
+
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            found, hint = "there are no file descriptors left", f"raise the limit (ulimit -n, now {most}), hold fewer"
+        else:
+            found, hint = describe_error(error), "take a smaller batch_size or prefetch, hold fewer"
+        raise SharedMemoryError(
+            f"a batch's memory cannot be shared between this program and its workers: {found}; {hint} batches at a "
+            "time, or use mode='threads'"
+        ) from error
+
+
+@contextlib.contextmanager
+def share_memory(size_bytes: int) -> Iterator[tuple[int, mmap.mmap]]:
+    """Give the descriptor of a new memory file, to be sent within this context, and its map, which outlives it.
+
+    Raises:
+        SharedMemoryError: the system refused.
+    """
+    with explain_shared_memory():
+        descriptor = create_shared_file(size_bytes)
+    try:
+        with explain_shared_memory():
+            memory = mmap.mmap(descriptor, size_bytes)
+        yield descriptor, memory
+    finally:
+        os.close(descriptor)
