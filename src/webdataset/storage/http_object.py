@@ -12,7 +12,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 from webdataset.core.errors import SourceError
 from webdataset.storage import http_client
@@ -29,7 +29,7 @@ from webdataset.storage.object_store import (
 if TYPE_CHECKING:
     import http.client
 
-    from urllib3 import BaseHTTPResponse
+    from urllib3 import HTTPResponse
 
 GOOD = frozenset((200, 201, 202, 204, 206))
 WITH_BYTES = frozenset((200, 203, 206))
@@ -120,12 +120,14 @@ class SocketBody:
     # _bare is False, or the reader of http.client holds nothing: the next byte of the body is the socket's next one.
     # _silence is None, or the socket blocks, and has this bound on silence by its own options: only _gather reads then.
 
-    def __init__(self, response: "BaseHTTPResponse", counter: "http.client.HTTPResponse", line: socket.socket) -> None:
-        self._response: Any = response
-        self._counter: Any = counter
+    def __init__(self, response: "HTTPResponse", counter: "http.client.HTTPResponse", line: socket.socket) -> None:
+        self._response = response
+        self._counter = counter
         self._line = line
         self._bare = False
-        self._gathers = _GATHERS and type(line) is socket.socket and bool(line.gettimeout())
+        # neither TLS, whose bytes come in records, nor the class of a library that waits in another way (gevent)
+        system = type(line) is socket.socket and socket.socket.__module__ == "socket"
+        self._gathers = _GATHERS and system and bool(line.gettimeout())
         self._silence: float | None = None
         self.close = response.close
         self.shutdown: Callable[[], None] = response.shutdown
@@ -162,7 +164,7 @@ class SocketBody:
     def _block(self) -> bool:
         """Let reads wait in the system, no longer than so far; tell whether it can."""
         seconds = self._line.gettimeout() or 0.0
-        # never nothing: that would be for ever
+        # a bound of nothing would be none
         bound = divmod(max(1, round(seconds * 1e6)), 1_000_000)
         try:
             self._line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SECONDS.pack(*bound))
@@ -192,8 +194,8 @@ class SocketBody:
 
     def _pass(self, count: int) -> None:
         """Count bytes as those that come through the layers are counted."""
-        self._counter.length -= count
-        self._response.length_remaining -= count
+        length = (self._counter.length or 0) - count
+        self._counter.length = self._response.length_remaining = length
         self._response._fp_bytes_read += count  # noqa: SLF001  named in its errors
 
     def _ask(self, size: int) -> bytes:
@@ -211,25 +213,26 @@ def find_socket_body(body: ObjectBody) -> ObjectBody:
     """Return a body that is read from its socket, where that is the same and worthwhile; else the body."""
     if not type(body).__module__.startswith("urllib3."):
         return body
-    import http.client  # noqa: PLC0415  loaded by now, with urllib3
+    import http.client  # noqa: PLC0415  loaded by now
 
-    response: Any = body
-    counter = getattr(response, "_fp", None)
+    import urllib3  # noqa: PLC0415  as above
+
+    counter = getattr(body, "_fp", None)
     buffered = getattr(counter, "fp", None)
     line = getattr(getattr(buffered, "raw", None), "_sock", None)
-    counted = getattr(counter, "length", None)
-    plain = (
-        isinstance(counter, http.client.HTTPResponse)
+    if (
+        isinstance(body, urllib3.HTTPResponse)
+        and isinstance(counter, http.client.HTTPResponse)
+        and isinstance(line, socket.socket)
         and type(buffered) is io.BufferedReader
-        and not counter.chunked
-        and isinstance(counted, int)
-        and counted >= _LONG_BODY_BYTES
-        and counted == getattr(response, "length_remaining", None)
-        and response.decode_content is False
-        and hasattr(response, "_fp_bytes_read")
-        and hasattr(response, "shutdown")
-    )
-    return SocketBody(response, counter, line) if plain and isinstance(line, socket.socket) else body
+        # None where the body comes in chunks, or ends with its connection
+        and (counter.length or 0) >= _LONG_BODY_BYTES
+        and counter.length == body.length_remaining
+        and body.decode_content is False
+        and hasattr(body, "_fp_bytes_read")
+    ):
+        return SocketBody(body, counter, line)
+    return body
 
 
 class HttpAnswer(NamedTuple):
