@@ -5,6 +5,9 @@
 and 60 MB/s a connection: what part is reached of the joint limit of five connections (``share_of_limit``), and of what
 five curls reach that do nothing else (``share_of_curls``: on a busy machine the line itself is slower). SeaweedFS is
 left out where it is not installed.
+``slow line cpu``: over the same line to the web server, CPU seconds a GB: our samples (``ours``) and our bytes alone
+(``bytes``), with as many connections as above, against the one stream after the other of obstore, which only fetches
+bytes (``scripts/peers.py obstore`` installs it). obstore reads one in four of the shards, since one connection is slow.
 """
 
 import contextlib
@@ -20,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import peers_child
 from harness import ORACLE, ROUNDS, SCALE, Library, rounded, show
 from shards import workspace, write
 
@@ -65,17 +69,24 @@ def found(program: str) -> str:
     return path
 
 
-def medians(candidates: dict[str, tuple[Library, dict[str, Any]]], rounds: int) -> dict[str, dict[str, float]]:
-    """Return the median CPU and wall seconds of each candidate, measured in turns after one warm-up of each."""
+def medians(rounds: int, *groups: dict[str, tuple[Library, dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """Return the median CPU and wall seconds of each candidate, measured in turns after one warm-up of each.
+
+    Args:
+        rounds: measurements of each.
+        *groups: candidates by their names; those of one group must have the same result.
+    """
+    candidates = {name: candidate for group in groups for name, candidate in group.items()}
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
     for number in range(rounds + 1):
         for name, (library, job) in candidates.items():
             answer = library.ask(**job)
             if number:
                 taken[name].append(answer)
-    counts = {answer["result"] for answers in taken.values() for answer in answers}
-    if len(counts) > 1:
-        raise RuntimeError(f"the candidates disagree: {counts}")
+    for group in groups:
+        counts = {answer["result"] for name in group for answer in taken[name]}
+        if len(counts) > 1:
+            raise RuntimeError(f"the candidates {', '.join(group)} disagree: {counts}")
     return {
         name: {key: statistics.median(answer[key] for answer in answers) for key in ("cpu", "wall")}
         for name, answers in taken.items()
@@ -97,7 +108,7 @@ def nearby(port: int, names: list[str]) -> dict[str, object]:
             "curl": (ours, {"job": "raw", "shards": piped}),
             "1.0.2": (theirs, {"job": "raw", "shards": piped}),
         }
-        alone, whole = medians(bytes_alone, ROUNDS), medians(samples, ROUNDS)
+        alone, whole = medians(ROUNDS, bytes_alone), medians(ROUNDS, samples)
     finally:
         ours.close()
         theirs.close()
@@ -135,7 +146,7 @@ def far(question: str, ours_urls: list[str], plain_urls: list[str], size_bytes: 
             wall = ours.ask(**ours_job)["wall"]
             alone.append(side_by_side(plain_urls) / wall)
         their_job = {"job": "raw", "shards": [f"pipe:curl -s {url}" for url in plain_urls]}
-        taken = medians({"ours": (ours, ours_job), "theirs": (theirs, their_job)}, rounds)
+        taken = medians(rounds, {"ours": (ours, ours_job), "theirs": (theirs, their_job)})
     finally:
         ours.close()
         theirs.close()
@@ -149,6 +160,39 @@ def far(question: str, ours_urls: list[str], plain_urls: list[str], size_bytes: 
         theirs_share_of_limit=rounded(slow / LIMIT),
         ratio=rounded(fast / slow),
         cpu_ratio=rounded(taken["theirs"]["cpu"] / taken["ours"]["cpu"]),
+    )
+
+
+def slow_cpu(urls: list[str]) -> dict[str, object]:
+    """Print and return the answer about CPU seconds a GB, over a line that is slow."""
+    question, rounds = "slow line cpu", max(1, min(3, ROUNDS))
+    try:
+        python = peers_child.interpreter("obstore")
+    except peers_child.GoneError as problem:
+        return show(question, left_out=f"obstore is not installed: {problem}")
+    ours, theirs, few = Library(sys.executable), Library(python), urls[::4]
+    try:
+        size_bytes, part_bytes = ours.ask("stream", urls=urls)["result"], theirs.ask("obstore", urls=few)["result"]
+        taken = medians(
+            rounds,
+            {"ours": (ours, {"job": "raw", "shards": urls})},
+            {"bytes": (ours, {"job": "stream", "urls": urls})},
+            {"obstore": (theirs, {"job": "obstore", "urls": few})},
+        )
+    finally:
+        ours.close()
+        theirs.close()
+    seconds = {name: taken[name]["cpu"] / size_bytes * 1e9 for name in ("ours", "bytes")}
+    one_stream = taken["obstore"]["cpu"] / part_bytes * 1e9
+    return show(
+        question,
+        ours_s_per_gb=rounded(seconds["ours"]),
+        bytes_s_per_gb=rounded(seconds["bytes"]),
+        obstore_s_per_gb=rounded(one_stream),
+        ours_mb_per_second=rounded(size_bytes / taken["ours"]["wall"] / 1e6),
+        obstore_mb_per_second=rounded(part_bytes / taken["obstore"]["wall"] / 1e6),
+        to_obstore=rounded(seconds["ours"] / one_stream),
+        bytes_to_obstore=rounded(seconds["bytes"] / one_stream),
     )
 
 
@@ -204,6 +248,7 @@ def measure() -> None:
             with line as root:
                 urls = [f"{root}/{name}" for name in names]
                 far("slow http", urls, urls, size_bytes)
+                slow_cpu(urls)
         slow_s3(folder, names, size_bytes)
 
 

@@ -148,6 +148,37 @@ def reads(shards, size):
     return total
 
 
+def received(urls, size):
+    """Receive every byte of some urls of one web server in one reused buffer: the limit for any reader over HTTP."""
+    from http.client import HTTPConnection
+    from urllib.parse import urlsplit
+
+    buffer = bytearray(size)
+    connection = HTTPConnection(urlsplit(urls[0]).netloc)
+    total = 0
+    for url in urls:
+        connection.request("GET", urlsplit(url).path)
+        response = connection.getresponse()
+        while count := response.readinto(buffer):
+            total += count
+    connection.close()
+    return total
+
+
+def obstore(urls):
+    """Read every byte of some urls of one web server as obstore's streams, one after the other."""
+    from urllib.parse import urlsplit
+
+    library = importlib.import_module("obstore")
+    root = "{0.scheme}://{0.netloc}".format(urlsplit(urls[0]))
+    store = importlib.import_module("obstore.store").HTTPStore.from_url(root, client_options={"allow_http": True})
+    total = 0
+    for url in urls:
+        for piece in library.get(store, urlsplit(url).path.lstrip("/")).stream():
+            total += len(piece)
+    return total
+
+
 _indexed: dict[Any, Any] = {}
 
 
@@ -284,7 +315,9 @@ JOBS = {
         first,
         mapped,
         bare,
+        obstore,
         readinto,
+        received,
         reads,
         indexed,
         index_build,

@@ -22,6 +22,8 @@ PEERS = {
     "dali": ["nvidia-dali-cuda120==2.4.0"],
     "litdata": ["litdata==0.2.76"],
     "mosaic": ["mosaicml-streaming==0.13.0"],
+    # for bench/storage.py, which asks what the bytes of a slow line cost
+    "obstore": ["obstore==0.12.1"],
 }
 # This one asks for older versions of other packages than constraints.txt has, so that it has a lock of its own.
 APART = {"mosaic": ROOT / "bench" / "peers" / "mosaic.txt"}

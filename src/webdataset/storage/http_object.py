@@ -5,10 +5,14 @@ version and translates refusals, ``version`` reads the version from the headers.
 requests of services that sign them. A response that does not say which bytes it holds is never passed on as a range.
 """
 
+import io
 import json
 import re
+import socket
+import struct
+import sys
 from collections.abc import Callable, Container, Mapping
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 from webdataset.core.errors import SourceError
 from webdataset.storage import http_client
@@ -21,6 +25,11 @@ from webdataset.storage.object_store import (
     RetryableError,
     find_digest,
 )
+
+if TYPE_CHECKING:
+    import http.client
+
+    from urllib3 import HTTPResponse
 
 GOOD = frozenset((200, 201, 202, 204, 206))
 WITH_BYTES = frozenset((200, 203, 206))
@@ -83,6 +92,149 @@ def override_headers(headers: Mapping[str, str], changes: Mapping[str, str | Non
     return HTTPHeaderDict({**kept, **{name: text for name, text in changes.items() if text is not None}})
 
 
+# how the system takes the seconds that a read may wait; elsewhere a read gives what there is
+_SECONDS = struct.Struct("ll")
+_GATHERS = sys.platform == "linux" and _SECONDS.size == 16
+_LONG_BODY_BYTES = 256 << 10
+"""Shorter bodies are read through all layers: preparing their sockets would cost more than it spares."""
+
+
+class SocketBody:
+    """A body of known length, read from its socket: the layers of urllib3 and ``http.client`` cost too much a read.
+
+    What those two count is kept right. The first bytes, which ``http.client`` may have read with the headers, and the
+    last one, with which they give the connection back, come through them; so does what follows a socket that gives
+    nothing, which they judge.
+
+    On Linux a read of a plain socket waits in the system until all of its bytes are there: waking up here for a part of
+    them costs more than the part. What has come within the bound on silence is given all the same.
+
+    Args:
+        response: of urllib3, its body unread.
+        counter: the response of ``http.client`` in it.
+        line: the socket.
+    """
+
+    # Invariants, before and after each read:
+    # counter.length bytes of the body have not been given; length_remaining of the response is the same number.
+    # _bare is False, or the reader of http.client holds nothing: the next byte of the body is the socket's next one.
+    # _silence is None, or the socket blocks, and has this bound on silence by its own options: only _gather reads then.
+
+    def __init__(self, response: "HTTPResponse", counter: "http.client.HTTPResponse", line: socket.socket) -> None:
+        self._response = response
+        self._counter = counter
+        self._line = line
+        self._bare = False
+        # neither TLS, whose bytes come in records, nor the class of a library that waits in another way (gevent)
+        system = type(line) is socket.socket and socket.socket.__module__ == "socket"
+        self._gathers = _GATHERS and system and bool(line.gettimeout())
+        self._silence: float | None = None
+        self.close = response.close
+        self.shutdown: Callable[[], None] = response.shutdown
+        self.receive_into = None if self._gathers else self._receive_into
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes, ``b""`` at the end.
+
+        Raises:
+            OSError: the connection failed.
+            urllib3.exceptions.HTTPError: likewise, or the body ended early.
+        """
+        count = self._count_free(size)
+        if count:
+            piece = self._gather(count) if self._gathers else self._line.recv(count)
+            if piece:
+                self._pass(len(piece))
+                return piece
+        return self._ask(size)
+
+    read1 = read
+
+    def _gather(self, count: int) -> bytes:
+        """Return bytes once there are so many of them, or fewer where the connection ends or is silent."""
+        line = self._line
+        if self._silence is None and not self._block():
+            return line.recv(count)
+        try:
+            return line.recv(count, socket.MSG_WAITALL)
+        # so says a socket that blocks when its time is over; one whose bytes have come in part gives them
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
+
+    def _block(self) -> bool:
+        """Let reads wait in the system, no longer than so far; tell whether it can."""
+        seconds = self._line.gettimeout() or 0.0
+        # a bound of nothing would be none
+        bound = divmod(max(1, round(seconds * 1e6)), 1_000_000)
+        try:
+            self._line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SECONDS.pack(*bound))
+        # a system that cannot do it, or a connection that is closed: the read tells
+        except OSError:
+            self._gathers = False
+            return False
+        self._line.settimeout(None)
+        self._silence = seconds
+        return True
+
+    def _receive_into(self, place: memoryview) -> int:
+        """Read once into a buffer; return the number of bytes, 0 at the end. Raises as :meth:`read`."""
+        count = self._count_free(len(place))
+        count = self._line.recv_into(place, count) if count else 0
+        if count:
+            self._pass(count)
+            return count
+        piece = self._ask(len(place))
+        place[: len(piece)] = piece
+        return len(piece)
+
+    def _count_free(self, size: int) -> int:
+        """Return how many bytes may come from the socket, 0 for none."""
+        length = self._counter.length
+        return min(size, length - 1) if self._bare and length else 0
+
+    def _pass(self, count: int) -> None:
+        """Count bytes as those that come through the layers are counted."""
+        length = (self._counter.length or 0) - count
+        self._counter.length = self._response.length_remaining = length
+        self._response._fp_bytes_read += count  # noqa: SLF001  named in its errors
+
+    def _ask(self, size: int) -> bytes:
+        """Read once through the layers, which expect the socket as they left it."""
+        if self._silence is not None:
+            self._line.settimeout(self._silence)
+            self._silence = None
+        piece: bytes = self._response.read1(size)
+        # such a read takes all that is buffered
+        self._bare = self._bare or size >= io.DEFAULT_BUFFER_SIZE
+        return piece
+
+
+def find_socket_body(body: ObjectBody) -> ObjectBody:
+    """Return a body that is read from its socket, where that is the same and worthwhile; else the body."""
+    if not type(body).__module__.startswith("urllib3."):
+        return body
+    import http.client  # noqa: PLC0415  loaded by now
+
+    import urllib3  # noqa: PLC0415  as above
+
+    counter = getattr(body, "_fp", None)
+    buffered = getattr(counter, "fp", None)
+    line = getattr(getattr(buffered, "raw", None), "_sock", None)
+    if (
+        isinstance(body, urllib3.HTTPResponse)
+        and isinstance(counter, http.client.HTTPResponse)
+        and isinstance(line, socket.socket)
+        and type(buffered) is io.BufferedReader
+        # None where the body comes in chunks, or ends with its connection
+        and (counter.length or 0) >= _LONG_BODY_BYTES
+        and counter.length == body.length_remaining
+        and body.decode_content is False
+        and hasattr(body, "_fp_bytes_read")
+    ):
+        return SocketBody(body, counter, line)
+    return body
+
+
 class HttpAnswer(NamedTuple):
     """A response that holds bytes of an object.
 
@@ -139,7 +291,9 @@ class HttpRemoteObject:
         except (RetryableError, SourceError):
             body.close()
             raise
-        return ObjectResponse(body, start, version, body_length, self.checksums(headers, whole=status == 200))
+        return ObjectResponse(
+            find_socket_body(body), start, version, body_length, self.checksums(headers, whole=status == 200)
+        )
 
     def failures(self) -> tuple[type[Exception], ...]:
         """Return the errors that reading a body raises when its connection fails."""

@@ -69,8 +69,9 @@ class ObjectVersion(NamedTuple):
 class ObjectBody(Protocol):
     """The bytes of one response, read front to back.
 
-    It may also have ``read1(size)``, which returns what one system call gives, and ``shutdown()``, which lets a read
-    that waits in another thread fail.
+    It may also have ``read1(size)``, which returns what one system call gives, ``receive_into(view)``, which puts that
+    into a buffer and loses no byte where it fails, and ``shutdown()``, which lets a read that waits in another thread
+    fail.
     """
 
     def read(self, size: int, /) -> bytes:
@@ -148,6 +149,8 @@ class LosslessBody:
         self._body = body
         self._failures = failures
         self._once: Callable[[int], bytes] | None = getattr(body, "read1", None)
+        self._into: Callable[[memoryview], int] | None = getattr(body, "receive_into", None)
+        self._room = memoryview(b"")
         self._failure: Exception | None = None
         self._stride = _FIRST_STRIDE
         self.close = body.close
@@ -163,6 +166,8 @@ class LosslessBody:
         """
         if self._failure is not None:
             raise self._failure
+        if self._into is not None and size <= _LONGEST_STRIDE:
+            return self._fill(size, self._into)
         once = self._once
         if once is None:
             content: bytes = self._body.read(size)
@@ -188,6 +193,20 @@ class LosslessBody:
             elif len(piece) < self._stride // 4:
                 self._stride //= 2
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _fill(self, size: int, into: Callable[[memoryview], int]) -> bytes:
+        """Read into one buffer, which is used again: nothing is allocated but the result."""
+        if len(self._room) < size:
+            self._room = memoryview(bytearray(size))
+        room, got = self._room, 0
+        try:
+            while got < size and (count := into(room[got:size])):
+                got += count
+        except self._failures as error:
+            if not got:
+                raise
+            self._failure = error
+        return bytes(room[:got])
 
 
 class RetryableError(Exception):
