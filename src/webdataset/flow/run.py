@@ -4,6 +4,7 @@ A snapshot is a JSON value from which an equal run continues. See docs/design/st
 are restored. Each pass is an epoch with an order of its own. A pass that gives nothing ends the loop.
 """
 
+import functools
 import itertools
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -42,12 +43,12 @@ class Flow(Generic[Output]):
     def __init__(self, stages: Sequence[object], run: Run, state: Json = None) -> None:
         if state is not None:
             _check_snapshot(state)
-            run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
+            run = run.changed(seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
         elif run.stream is not None and not run.tracked:
             # the order within a stream's buffers follows from addresses
-            run = replace(run, tracked=True)
+            run = run.changed(tracked=True)
         context = run.context or RunContext()
-        self.run = run if run.context is context else replace(run, context=context)
+        self.run = run if run.context is context else run.changed(context=context)
         self._context = context
         self._stages: Sequence[object] | None = stages  # until it was told what became of their samples
         self._resumed = state is not None
@@ -115,7 +116,9 @@ class Flow(Generic[Output]):
         for runner in reversed(self.runners):
             runner.close()
         stages, self._stages = self._stages, None
-        if stages is not None and self.run.outcomes is not None and has_empty_check(stages):
+        if stages is None or self.run.outcomes is None:
+            return
+        if stages.has_check if isinstance(stages, ExpandedStages) else has_empty_check(stages):
             self.run.outcomes.take(self.runners, resumed=self._resumed)
 
     def snapshot(self) -> Json:
@@ -219,16 +222,21 @@ def _check_snapshot(state: Json) -> None:
 
 
 def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
-    stages = expand_stages(stages)
+    stages = expanded = expand_stages(stages)
     if run.tracked and stages and is_startable(stages[0]) and not isinstance(stages[0], Stage):
         from webdataset.stages.mix import RoundRobin  # noqa: PLC0415  only for pipelines in pipelines
 
-        stages[0] = RoundRobin(stages[:1])  # a pipeline as the source of another: resumed by its own snapshot
-    split = _count_shared_stages(stages)
-    if run.stream is not None:
+        # a pipeline as the source of another: resumed by its own snapshot
+        stages = [RoundRobin(stages[:1]), *stages[1:]]
+    if run.stream is None:
+        split = _count_shared_stages(stages)
+    else:
         from webdataset.flow.stream_stages import stages_of_stream  # noqa: PLC0415  only for datasets in streams; it knows many stages
 
-        stages, split = stages_of_stream(stages, run.stream)
+        known = type(expanded) is ExpandedStages and expanded.streamable
+        stages, split = stages_of_stream(stages, run.stream, known=known)
+        if type(expanded) is ExpandedStages:
+            expanded.streamable = True
     runners: list[StageRunner] = []
     inside = None if run.meter is None else run.meter.inside
     kinds = list(map(_choose_runner, stages))
@@ -236,7 +244,7 @@ def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
         # stages that are not ours ask, in their states, how far what comes before them has read
         later = kinds[position + 1 :]
         traced = run.traced or later.count(StageRunner) < len(later)
-        here = replace(run, position=position, shared=position < split, traced=traced, meter=inside)
+        here = run.changed(position=position, shared=position < split, traced=traced, meter=inside)
         runners.append(kind(stage, here, runners[-1] if runners else None))
     return runners
 
@@ -258,8 +266,25 @@ def _join_walk(runners: Sequence[StageRunner]) -> None:
             runner.join_walk()
 
 
+class ExpandedStages(list[Any]):
+    """Stages that stand for nothing further; made once for all streams of a worker, and never changed.
+
+    Attributes:
+        streamable: they are known to run in streams.
+    """
+
+    streamable = False
+
+    @functools.cached_property
+    def has_check(self) -> bool:
+        """Whether a pass that gives nothing is an error."""
+        return has_empty_check(self)
+
+
 def expand_stages(stages: Sequence[object]) -> list[Any]:
     """Return the stages that the entries of a pipeline stand for."""
+    if type(stages) is ExpandedStages:
+        return stages
     return [step for stage in stages for step in _expand_stage(stage)]
 
 
@@ -335,7 +360,7 @@ class Loop(Generic[Output]):
     """
 
     def __init__(self, stages: Sequence[object], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:
-        self._stages = list(stages)
+        self._stages = stages if isinstance(stages, ExpandedStages) else list(stages)
         self._bounds = bounds
         self.bound = ENDLESS if bounds.items is None else bounds.items
         self.count = 0  # items given, over all passes
@@ -347,11 +372,11 @@ class Loop(Generic[Output]):
         if state is not None:
             self.count, self.passed, given, inner = _parse_snapshot(state)
             self._before = self.count - given
-            run = replace(run, tracked=True)
+            run = run.changed(tracked=True)
         self._outcomes: Outcomes | None = None  # where no other part judges
         if run.outcomes is None:
             self._outcomes = Outcomes()
-            run = replace(run, outcomes=self._outcomes)
+            run = run.changed(outcomes=self._outcomes)
         self.flow = Flow(self._stages, run, inner)
 
     @property
@@ -419,7 +444,7 @@ class Loop(Generic[Output]):
             return False
         self._before = self.count
         run = self.flow.run
-        self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
+        self.flow = Flow(self._stages, run.changed(epoch=run.epoch + 1))
         return True
 
     def close(self) -> None:
@@ -455,7 +480,7 @@ class Loop(Generic[Output]):
         for passed in sorted({address[0] for address in addresses}):
             inner = [address[1] for address in addresses if address[0] == passed]
             epoch = self.flow.run.epoch - self.passed + passed
-            flow = self.flow if passed == self.passed else Flow(self._stages, replace(self.flow.run, epoch=epoch))
+            flow = self.flow if passed == self.passed else Flow(self._stages, self.flow.run.changed(epoch=epoch))
             for address, item in zip(inner, flow.fetch(inner), strict=True):
                 found[repr([passed, address])] = item
         return [found[repr([address[0], address[1]])] for address in addresses]

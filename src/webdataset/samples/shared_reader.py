@@ -309,8 +309,8 @@ class StreamReader:
             each: mean bytes of a sample.
             rising: whether the keys of the shard rise up to here.
         """
-        position = self._position
-        if position is not None and rising is self._rising and not self._queue and len(position.pending) <= len(samples):
+        position = self._position if rising is self._rising and not self._queue else None
+        if position is not None and len(position.pending) <= len(samples):
             self._queued_from += len(samples)
             self._note(samples, offsets)
             position.extend(samples, offsets)
@@ -350,6 +350,8 @@ class StreamReader:
                 if samples:
                     self._note(samples, offsets)
                     yield samples, offsets
+                    # what is read from now on is given here
+                    self._position = None
                 del samples
             if self.alone or shared.failed:
                 break
@@ -371,7 +373,7 @@ class StreamReader:
             Whether there are any: else ``lists`` is to be asked, which may end, fail or read alone.
         """
         shared, queue = self.shared, self._queue
-        if self.reading.addresses or self._next != self._queued_from:
+        if self.reading.addresses or self._own is not None or self._next != self._queued_from:
             return False
         while not (self.alone or shared.failed):
             self._position = position
