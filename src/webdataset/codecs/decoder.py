@@ -94,6 +94,8 @@ class Decoder:
     def _forget(self) -> None:
         self._version = decoders.version
         self._plans = _Plans(self._plan_field)
+        # names that are known to be metadata
+        self._metadata: set[str] = set()
         self._chains: dict[tuple[str, int], BytesDecoder] = {}
 
     def decode(self, sample: Sample) -> Sample:
@@ -114,14 +116,15 @@ class Decoder:
             return sample.decode_with(self)
         if self._version != decoders.version:
             self._forget()
-        plans = self._plans
+        plans, metadata = self._plans, self._metadata
         decoded: Sample = {}
         field = ""
         try:
             for field, data in sample.items():
                 if type(data) is bytes:
-                    decoded[field] = plans[field](data)
-                elif field[:2] == "__":
+                    plan = plans[field]
+                    decoded[field] = data if plan is keep_bytes else plan(data)
+                elif field in metadata:
                     decoded[field] = data
                 else:
                     decoded[field] = self._unusual(field, data)
@@ -133,6 +136,10 @@ class Decoder:
         return decoded
 
     def _unusual(self, field: str, data: object) -> object:
+        if field[:2] == "__":
+            if len(self._metadata) < MOST_PLANS:
+                self._metadata.add(field)
+            return data
         if self.only is not None and field not in self.only:
             return data
         if isinstance(data, (bytes, bytearray, memoryview)):
@@ -215,7 +222,11 @@ class Decoder:
         return DecodedSamples(self, sample)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_version")}
+        kept = {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_plans", "_chains", "_version", "_metadata")
+        }
         # where it is not loaded, none were added
         pickles: Any = loaded_module("webdataset.codecs.safe_pickle")
         return {**kept, "_safe_globals": () if pickles is None else pickles.added_safe_globals()}
