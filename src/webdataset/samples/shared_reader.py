@@ -328,7 +328,7 @@ class StreamReader:
 
     def let_go(self) -> None:
         """Forget what waits; the stream reads on alone from where it stands."""
-        self.alone, self._position = True, None
+        self.alone = True
         self.drop_queue()
 
     def lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
@@ -373,7 +373,7 @@ class StreamReader:
             Whether there are any: else ``lists`` is to be asked, which may end, fail or read alone.
         """
         shared, queue = self.shared, self._queue
-        if self.reading.addresses or self._own is not None or self._next != self._queued_from:
+        if self.reading.addresses or self._own is not None:
             return False
         while not (self.alone or shared.failed):
             self._position = position
@@ -456,7 +456,6 @@ class StreamReader:
     def close(self) -> None:
         """Give up the rest."""
         self.closed = self.alone = True
-        self._position = None
         self.drop_queue()
         self._close_own()
         self.shared.close_if_left()
