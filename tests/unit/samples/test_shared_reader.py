@@ -10,6 +10,7 @@ import pytest
 
 import webdataset as wds
 from support.range_server import RangeServer
+from webdataset.core.errors import FlowError
 from webdataset.samples import shared_reader
 from webdataset.samples.address import Address
 from webdataset.samples.sample_reader import Position, Reading, read_samples
@@ -360,7 +361,7 @@ def test_there_is_no_state_after_an_interrupt(folder, monkeypatch, calls):
     run = make(folder).elastic_run()
     with pytest.raises(KeyboardInterrupt):
         list(run)
-    with pytest.raises(wds.FlowError, match="failed"):
+    with pytest.raises(FlowError, match="failed"):
         run.state_dict()
 
 
