@@ -346,9 +346,9 @@ def test_states_do_not_tell_how_samples_were_taken(tmp_path, monkeypatch):
     assert {0} in rises
 
 
-@pytest.mark.parametrize("calls", [1, 2, 8, 20])
+@pytest.mark.parametrize("calls", [8, 12, 16])
 def test_there_is_no_state_after_an_interrupt(folder, monkeypatch, calls):
-    """Whoever reads the next list when it comes: the streams of that shard may have lost samples."""
+    """It may come while samples are taken ahead: some of them are lost."""
     plain, left = SharedReader.hand_out, [calls]
 
     def hand_out(self, asking):
