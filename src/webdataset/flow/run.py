@@ -4,7 +4,6 @@ A snapshot is a JSON value from which an equal run continues. See docs/design/st
 are restored. Each pass is an epoch with an order of its own. A pass that gives nothing ends the loop.
 """
 
-import functools
 import itertools
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -43,12 +42,12 @@ class Flow(Generic[Output]):
     def __init__(self, stages: Sequence[object], run: Run, state: Json = None) -> None:
         if state is not None:
             _check_snapshot(state)
-            run = run.changed(seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
+            run = run.copy_with(seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
         elif run.stream is not None and not run.tracked:
             # the order within a stream's buffers follows from addresses
-            run = run.changed(tracked=True)
+            run = run.copy_with(tracked=True)
         context = run.context or RunContext()
-        self.run = run if run.context is context else run.changed(context=context)
+        self.run = run if run.context is context else run.copy_with(context=context)
         self._context = context
         self._stages: Sequence[object] | None = stages  # until it was told what became of their samples
         self._resumed = state is not None
@@ -116,9 +115,7 @@ class Flow(Generic[Output]):
         for runner in reversed(self.runners):
             runner.close()
         stages, self._stages = self._stages, None
-        if stages is None or self.run.outcomes is None:
-            return
-        if stages.has_check if isinstance(stages, ExpandedStages) else has_empty_check(stages):
+        if stages is not None and self.run.outcomes is not None and has_empty_check(stages):
             self.run.outcomes.take(self.runners, resumed=self._resumed)
 
     def snapshot(self) -> Json:
@@ -244,7 +241,7 @@ def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
         # stages that are not ours ask, in their states, how far what comes before them has read
         later = kinds[position + 1 :]
         traced = run.traced or later.count(StageRunner) < len(later)
-        here = run.changed(position=position, shared=position < split, traced=traced, meter=inside)
+        here = run.copy_with(position=position, shared=position < split, traced=traced, meter=inside)
         runners.append(kind(stage, here, runners[-1] if runners else None))
     return runners
 
@@ -274,11 +271,6 @@ class ExpandedStages(list[Any]):
     """
 
     streamable = False
-
-    @functools.cached_property
-    def has_check(self) -> bool:
-        """Whether a pass that gives nothing is an error."""
-        return has_empty_check(self)
 
 
 def expand_stages(stages: Sequence[object]) -> list[Any]:
@@ -372,11 +364,11 @@ class Loop(Generic[Output]):
         if state is not None:
             self.count, self.passed, given, inner = _parse_snapshot(state)
             self._before = self.count - given
-            run = run.changed(tracked=True)
+            run = run.copy_with(tracked=True)
         self._outcomes: Outcomes | None = None  # where no other part judges
         if run.outcomes is None:
             self._outcomes = Outcomes()
-            run = run.changed(outcomes=self._outcomes)
+            run = run.copy_with(outcomes=self._outcomes)
         self.flow = Flow(self._stages, run, inner)
 
     @property
@@ -444,7 +436,7 @@ class Loop(Generic[Output]):
             return False
         self._before = self.count
         run = self.flow.run
-        self.flow = Flow(self._stages, run.changed(epoch=run.epoch + 1))
+        self.flow = Flow(self._stages, run.copy_with(epoch=run.epoch + 1))
         return True
 
     def close(self) -> None:
@@ -480,7 +472,7 @@ class Loop(Generic[Output]):
         for passed in sorted({address[0] for address in addresses}):
             inner = [address[1] for address in addresses if address[0] == passed]
             epoch = self.flow.run.epoch - self.passed + passed
-            flow = self.flow if passed == self.passed else Flow(self._stages, self.flow.run.changed(epoch=epoch))
+            flow = self.flow if passed == self.passed else Flow(self._stages, self.flow.run.copy_with(epoch=epoch))
             for address, item in zip(inner, flow.fetch(inner), strict=True):
                 found[repr([passed, address])] = item
         return [found[repr([address[0], address[1]])] for address in addresses]

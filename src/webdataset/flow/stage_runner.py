@@ -147,7 +147,7 @@ class StageRunner:
 
     def _copy_with_stage(self, stage: Stage) -> "StageRunner":
         # a replay is not measured: what it does was measured in the first run
-        run = self.run.changed(meter=None, outcomes=None, readers=None, walks=None)
+        run = self.run.copy_with(meter=None, outcomes=None, readers=None, walks=None)
         return type(self)(stage, run, None if self.before is None else self.before.copy())
 
     def chain(self) -> "list[StageRunner]":

@@ -40,7 +40,7 @@ class VirtualStream(Generic[Output]):
             raise FlowError("a virtual stream needs its number")
         self.stream = run.stream
         self._stages = stages
-        self._run = run if run.tracked else run.changed(tracked=True)
+        self._run = run if run.tracked else run.copy_with(tracked=True)
         self._bounds = bounds.share_for(run.stream)
         self._stream_state = stream_state
         self._loop: Loop | None = None

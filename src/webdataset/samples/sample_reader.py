@@ -146,7 +146,7 @@ class Position:
         return samples
 
     def extend(self, samples: list[Sample], offsets: list[int]) -> None:
-        """Add the next samples of the shard to the present list, in place: whoever pops it continues with them.
+        """Add the next samples of the shard to the present list, in place: what pops it continues with them.
 
         Args:
             samples: those that follow; the list is given away.

@@ -445,7 +445,7 @@ class ShardReader:
                 return
             if self.finished is not None and not self._start and can_seek(self.stream):
                 self.finished.follow(self._keys_before_start)
-        pieces = self._plain(piece)
+        pieces = self._plain([piece])
         del piece
         if self._start > scanner.offset:
             yield from self._drop_before_start(pieces)
@@ -456,12 +456,10 @@ class ShardReader:
             taker.read_from(stream)
         yield from pieces
 
-    def _plain(self, piece: bytes) -> Iterator[bytes]:
+    def _plain(self, pieces: list[bytes]) -> Iterator[bytes]:
         read = self._read
         scanner = self.scanner
         # in a list, and popped: what a frame holds while it waits cannot be used again, and many streams wait at once
-        pieces = [piece]
-        del piece
         while pieces[0]:
             yield pieces.pop()
             if scanner.admit is not None and scanner.skippable > SEEK_WORTHWHILE:

@@ -111,7 +111,7 @@ class Run:
     readers: "SharedReaders | None" = field(default=None, compare=False, repr=False)
     walks: "ShardWalks | None" = field(default=None, compare=False, repr=False)
 
-    def changed(self, **parts: Any) -> "Run":
+    def copy_with(self, **parts: Any) -> "Run":
         """Return this run with other values; ``dataclasses.replace`` takes five times as long, and stages are many.
 
         Args:

@@ -224,8 +224,8 @@ class ReadShards(Stage):
     ) -> Iterator[Shard]:
         stops: list[Exception] = []
         opener, common = copy.copy(self), copy.copy(self)
-        opener.reading = _ask_another(self.reading, note_stops(self.reading.handler, stops))
-        common.reading = _ask_another(self.reading, reraise_exception)
+        opener.reading = replace(self.reading, handler=note_stops(self.reading.handler, stops))
+        common.reading = replace(self.reading, handler=reraise_exception)
         shared: list[tuple[Shard, SavedPosition | None]] = []
         numbered = enumerate(shards)
 
@@ -395,13 +395,6 @@ def find_position(items: Iterator[Any], state: StageState | None) -> Position | 
 
 
 _BARE_READERS = (read_samples.__code__, ReadShards._resume.__code__)  # noqa: SLF001  of this module
-
-
-def _ask_another(reading: Reading, handler: Handler) -> Reading:
-    """Return the same rules with another handler: ``replace`` would check them all again, for each stream."""
-    found: Reading = object.__new__(type(reading))
-    found.__dict__.update(reading.__dict__, handler=handler)
-    return found
 
 
 def note_stops(handler: Handler, stops: list[Exception]) -> Handler:
