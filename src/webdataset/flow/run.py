@@ -55,7 +55,10 @@ class Flow(Generic[Output]):
             self.runners = _make_runners(stages, self.run)
             self._first = _find_last_rewinding(self.runners)
             if run.walks is not None and (state is None or state["ended"] is None):
-                _join_walk(self.runners)
+                # the share of a stream is taken from the worker's walk over the list of shards
+                for runner in self.runners:
+                    if isinstance(runner, StreamShareRunner):
+                        runner.join_walk()
             if state is None:
                 self._open()
             else:
@@ -254,13 +257,6 @@ def _choose_runner(stage: object) -> type[StageRunner]:
         return OpaqueStageRunner
     own = stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
     return StageRunner if own else OpaqueStageRunner
-
-
-def _join_walk(runners: Sequence[StageRunner]) -> None:
-    """Let the share of a stream be taken from the worker's walk over the list of shards."""
-    for runner in runners:
-        if isinstance(runner, StreamShareRunner):
-            runner.join_walk()
 
 
 class ExpandedStages(list[Any]):
