@@ -126,6 +126,10 @@ class Decoder:
                     decoded[field] = data if plan is keep_bytes else plan(data)
                 elif field in metadata:
                     decoded[field] = data
+                elif field[:2] == "__":
+                    decoded[field] = data
+                    if len(metadata) < MOST_PLANS:
+                        metadata.add(field)
                 else:
                     decoded[field] = self._unusual(field, data)
         except (CodecError, MissingExtra) as error:
@@ -136,10 +140,6 @@ class Decoder:
         return decoded
 
     def _unusual(self, field: str, data: object) -> object:
-        if field[:2] == "__":
-            if len(self._metadata) < MOST_PLANS:
-                self._metadata.add(field)
-            return data
         if self.only is not None and field not in self.only:
             return data
         if isinstance(data, (bytes, bytearray, memoryview)):

@@ -53,7 +53,7 @@ class Flow(Generic[Output]):
         self._resumed = state is not None
         with context:
             self.runners = _make_runners(stages, self.run)
-            self._first = _find_last_rewinding(self.runners)
+            self._first = max((n for n, runner in enumerate(self.runners) if runner.rewinds), default=0)
             if run.walks is not None and (state is None or state["ended"] is None):
                 # the share of a stream is taken from the worker's walk over the list of shards
                 for runner in self.runners:
@@ -201,14 +201,10 @@ class Flow(Generic[Output]):
                 runner.over = True
 
 
-def _find_last_rewinding(runners: Sequence[StageRunner]) -> int:
-    return max((n for n, runner in enumerate(runners) if runner.rewinds), default=0)
-
-
 def build_runners(stages: Sequence[object], run: Run) -> tuple[int, list[StageRunner]]:
     """Return the runners that a run would have, none of them started, and the number of the one it would resume at."""
     runners = _make_runners(stages, run)
-    return _find_last_rewinding(runners), runners
+    return max((n for n, runner in enumerate(runners) if runner.rewinds), default=0), runners
 
 
 def _check_snapshot(state: Json) -> None:
