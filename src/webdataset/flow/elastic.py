@@ -94,7 +94,7 @@ class ElasticPlan:
             walks: the lists of shards that it goes through together with them; None: none.
         """
         mark = StreamNumber(number, self.streams)
-        run = self.run.copy_with(readers=readers, walks=walks, stream=mark, tracked=True, traced=False)
+        run = replace(self.run, readers=readers, walks=walks, stream=mark, tracked=True, traced=False)
         return VirtualStream(self.stages, run, self.bounds, stream_state)
 
 

@@ -42,12 +42,12 @@ class Flow(Generic[Output]):
     def __init__(self, stages: Sequence[object], run: Run, state: Json = None) -> None:
         if state is not None:
             _check_snapshot(state)
-            run = run.copy_with(seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
+            run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
         elif run.stream is not None and not run.tracked:
             # the order within a stream's buffers follows from addresses
-            run = run.copy_with(tracked=True)
+            run = replace(run, tracked=True)
         context = run.context or RunContext()
-        self.run = run if run.context is context else run.copy_with(context=context)
+        self.run = run if run.context is context else replace(run, context=context)
         self._context = context
         self._stages: Sequence[object] | None = stages  # until it was told what became of their samples
         self._resumed = state is not None
@@ -240,7 +240,9 @@ def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
         # stages that are not ours ask, in their states, how far what comes before them has read
         later = kinds[position + 1 :]
         traced = run.traced or later.count(StageRunner) < len(later)
-        here = run.copy_with(position=position, shared=position < split, traced=traced, meter=inside)
+        # dataclasses.replace takes five times as long, and the streams of a worker have many stages
+        here: Run = object.__new__(Run)
+        here.__dict__.update(run.__dict__, position=position, shared=position < split, traced=traced, meter=inside)
         runners.append(kind(stage, here, runners[-1] if runners else None))
     return runners
 
@@ -356,11 +358,11 @@ class Loop(Generic[Output]):
         if state is not None:
             self.count, self.passed, given, inner = _parse_snapshot(state)
             self._before = self.count - given
-            run = run.copy_with(tracked=True)
+            run = replace(run, tracked=True)
         self._outcomes: Outcomes | None = None  # where no other part judges
         if run.outcomes is None:
             self._outcomes = Outcomes()
-            run = run.copy_with(outcomes=self._outcomes)
+            run = replace(run, outcomes=self._outcomes)
         self.flow = Flow(self._stages, run, inner)
 
     @property
@@ -428,7 +430,7 @@ class Loop(Generic[Output]):
             return False
         self._before = self.count
         run = self.flow.run
-        self.flow = Flow(self._stages, run.copy_with(epoch=run.epoch + 1))
+        self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
         return True
 
     def close(self) -> None:
@@ -464,7 +466,7 @@ class Loop(Generic[Output]):
         for passed in sorted({address[0] for address in addresses}):
             inner = [address[1] for address in addresses if address[0] == passed]
             epoch = self.flow.run.epoch - self.passed + passed
-            flow = self.flow if passed == self.passed else Flow(self._stages, self.flow.run.copy_with(epoch=epoch))
+            flow = self.flow if passed == self.passed else Flow(self._stages, replace(self.flow.run, epoch=epoch))
             for address, item in zip(inner, flow.fetch(inner), strict=True):
                 found[repr([passed, address])] = item
         return [found[repr([address[0], address[1]])] for address in addresses]

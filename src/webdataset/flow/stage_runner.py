@@ -10,6 +10,7 @@ the same ``open``. There is no second way to start a stage, so that a replay can
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
@@ -147,7 +148,7 @@ class StageRunner:
 
     def _copy_with_stage(self, stage: Stage) -> "StageRunner":
         # a replay is not measured: what it does was measured in the first run
-        run = self.run.copy_with(meter=None, outcomes=None, readers=None, walks=None)
+        run = replace(self.run, meter=None, outcomes=None, readers=None, walks=None)
         return type(self)(stage, run, None if self.before is None else self.before.copy())
 
     def chain(self) -> "list[StageRunner]":

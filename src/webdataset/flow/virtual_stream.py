@@ -12,6 +12,7 @@ same answer. A state that lacks a stream of its rank is that of one worker: it t
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, repeat
 from operator import call
 from typing import Any, Generic, cast
@@ -40,7 +41,7 @@ class VirtualStream(Generic[Output]):
             raise FlowError("a virtual stream needs its number")
         self.stream = run.stream
         self._stages = stages
-        self._run = run if run.tracked else run.copy_with(tracked=True)
+        self._run = run if run.tracked else replace(run, tracked=True)
         self._bounds = bounds.share_for(run.stream)
         self._stream_state = stream_state
         self._loop: Loop | None = None

@@ -111,16 +111,6 @@ class Run:
     readers: "SharedReaders | None" = field(default=None, compare=False, repr=False)
     walks: "ShardWalks | None" = field(default=None, compare=False, repr=False)
 
-    def copy_with(self, **parts: Any) -> "Run":
-        """Return this run with other values; ``dataclasses.replace`` takes five times as long, and stages are many.
-
-        Args:
-            **parts: names of its fields, and their values.
-        """
-        run: Run = object.__new__(type(self))
-        run.__dict__.update(self.__dict__, **parts)
-        return run
-
     def random(self, *names: int | str) -> Random:
         """Return a generator of this stage's own, fixed by seed, epoch, position and, unless shared, stream or worker.
 
