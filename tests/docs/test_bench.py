@@ -83,7 +83,7 @@ def test_states_print_their_figures():
 
 
 def test_bytes_of_an_elastic_epoch_are_counted():
-    """One worker asks for the bytes of the shards once; four ask four times for a shard that all share, unless it has an index."""
+    """One worker asks for the bytes of the shards once; four ask four times, unless the shard has an index."""
     lines = {line["question"]: line for line in ask("elastic_bytes")}
     assert list(lines) == [f"elastic bytes {shards}" for shards in (3, 6, 25, 48)]
     assert {line["bytes_1"] for line in lines.values()} == {1}

@@ -93,6 +93,8 @@ class Decoder:
     def _forget(self) -> None:
         self._changes = LiveTable.changes
         self._plans = _Plans(self._plan_field)
+        # names that are known to be metadata
+        self._metadata: set[str] = set()
         self._chains: dict[tuple[str, int], BytesDecoder] = {}
 
     def decode(self, sample: Sample) -> Sample:
@@ -113,15 +115,20 @@ class Decoder:
             return sample.decode_with(self)
         if self._changes != LiveTable.changes:
             self._forget()
-        plans = self._plans
+        plans, metadata = self._plans, self._metadata
         decoded: Sample = {}
         field = ""
         try:
             for field, data in sample.items():
                 if type(data) is bytes:
-                    decoded[field] = plans[field](data)
+                    plan = plans[field]
+                    decoded[field] = data if plan is keep_bytes else plan(data)
+                elif field in metadata:
+                    decoded[field] = data
                 elif field[:2] == "__":
                     decoded[field] = data
+                    if len(metadata) < MOST_PLANS:
+                        metadata.add(field)
                 else:
                     decoded[field] = self._unusual(field, data)
         except (CodecError, MissingExtra) as error:
@@ -214,7 +221,11 @@ class Decoder:
         return DecodedSamples(self, sample)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_changes")}
+        kept = {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_plans", "_chains", "_changes", "_metadata")
+        }
         # where it is not loaded, none were added
         pickles: Any = loaded_module("webdataset.codecs.safe_pickle")
         return {**kept, "_safe_globals": () if pickles is None else pickles.added_safe_globals()}

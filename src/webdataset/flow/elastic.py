@@ -32,7 +32,7 @@ from webdataset.flow.elastic_state import (
 )
 from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.pass_checks import warn_of_length
-from webdataset.flow.run import Bounds, expand_stages
+from webdataset.flow.run import Bounds, ExpandedStages, expand_stages
 from webdataset.flow.virtual_stream import END, ReadAhead, VirtualStream, find_place, is_epoch_over_everywhere
 from webdataset.samples.shared_reader import SharedReaders
 from webdataset.shards.shard_walk import ShardWalks
@@ -94,8 +94,7 @@ class ElasticPlan:
             walks: the lists of shards that it goes through together with them; None: none.
         """
         mark = StreamNumber(number, self.streams)
-        shared = {"readers": readers, "walks": walks}
-        run = Run(**{**self.run.__dict__, **shared, "stream": mark, "tracked": True, "traced": False})
+        run = replace(self.run, readers=readers, walks=walks, stream=mark, tracked=True, traced=False)
         return VirtualStream(self.stages, run, self.bounds, stream_state)
 
 
@@ -370,6 +369,7 @@ class ElasticRun(Generic[Output]):
         plan = replace(plan, run=replace(plan.run, meter=self.meter, outcomes=outcomes))
         if self.rewrite is not None:
             plan = replace(plan, stages=self.rewrite(plan.stages))
+        plan = replace(plan, stages=ExpandedStages(expand_stages(plan.stages)))
         place = self._place or process_context()
         if plan.bounds.fixed and plan.bounds.items is not None and place.world_size <= plan.streams:
             check_equal_ranks(plan.streams, plan.bounds.items, place.world_size)

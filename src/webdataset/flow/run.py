@@ -53,9 +53,12 @@ class Flow(Generic[Output]):
         self._resumed = state is not None
         with context:
             self.runners = _make_runners(stages, self.run)
-            self._first = _find_last_rewinding(self.runners)
+            self._first = max((n for n, runner in enumerate(self.runners) if runner.rewinds), default=0)
             if run.walks is not None and (state is None or state["ended"] is None):
-                _join_walk(self.runners)
+                # the share of a stream is taken from the worker's walk over the list of shards
+                for runner in self.runners:
+                    if isinstance(runner, StreamShareRunner):
+                        runner.join_walk()
             if state is None:
                 self._open()
             else:
@@ -198,14 +201,10 @@ class Flow(Generic[Output]):
                 runner.over = True
 
 
-def _find_last_rewinding(runners: Sequence[StageRunner]) -> int:
-    return max((n for n, runner in enumerate(runners) if runner.rewinds), default=0)
-
-
 def build_runners(stages: Sequence[object], run: Run) -> tuple[int, list[StageRunner]]:
     """Return the runners that a run would have, none of them started, and the number of the one it would resume at."""
     runners = _make_runners(stages, run)
-    return _find_last_rewinding(runners), runners
+    return max((n for n, runner in enumerate(runners) if runner.rewinds), default=0), runners
 
 
 def _check_snapshot(state: Json) -> None:
@@ -219,16 +218,21 @@ def _check_snapshot(state: Json) -> None:
 
 
 def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
-    stages = expand_stages(stages)
+    stages = expanded = expand_stages(stages)
     if run.tracked and stages and is_startable(stages[0]) and not isinstance(stages[0], Stage):
         from webdataset.stages.mix import RoundRobin  # noqa: PLC0415  only for pipelines in pipelines
 
-        stages[0] = RoundRobin(stages[:1])  # a pipeline as the source of another: resumed by its own snapshot
-    split = _count_shared_stages(stages)
-    if run.stream is not None:
+        # a pipeline as the source of another: resumed by its own snapshot
+        stages = [RoundRobin(stages[:1]), *stages[1:]]
+    if run.stream is None:
+        split = _count_shared_stages(stages)
+    else:
         from webdataset.flow.stream_stages import stages_of_stream  # noqa: PLC0415  only for datasets in streams; it knows many stages
 
-        stages, split = stages_of_stream(stages, run.stream)
+        known = type(expanded) is ExpandedStages and expanded.streamable
+        stages, split = stages_of_stream(stages, run.stream, known=known)
+        if type(expanded) is ExpandedStages:
+            expanded.streamable = True
     runners: list[StageRunner] = []
     inside = None if run.meter is None else run.meter.inside
     kinds = list(map(_choose_runner, stages))
@@ -236,7 +240,9 @@ def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
         # stages that are not ours ask, in their states, how far what comes before them has read
         later = kinds[position + 1 :]
         traced = run.traced or later.count(StageRunner) < len(later)
-        here = replace(run, position=position, shared=position < split, traced=traced, meter=inside)
+        # dataclasses.replace takes five times as long, and the streams of a worker have many stages
+        here: Run = object.__new__(Run)
+        here.__dict__.update(run.__dict__, position=position, shared=position < split, traced=traced, meter=inside)
         runners.append(kind(stage, here, runners[-1] if runners else None))
     return runners
 
@@ -251,15 +257,20 @@ def _choose_runner(stage: object) -> type[StageRunner]:
     return StageRunner if own else OpaqueStageRunner
 
 
-def _join_walk(runners: Sequence[StageRunner]) -> None:
-    """Let the share of a stream be taken from the worker's walk over the list of shards."""
-    for runner in runners:
-        if isinstance(runner, StreamShareRunner):
-            runner.join_walk()
+class ExpandedStages(list[Any]):
+    """Stages that stand for nothing further; made once for all streams of a worker, and never changed.
+
+    Attributes:
+        streamable: they are known to run in streams.
+    """
+
+    streamable = False
 
 
 def expand_stages(stages: Sequence[object]) -> list[Any]:
     """Return the stages that the entries of a pipeline stand for."""
+    if type(stages) is ExpandedStages:
+        return stages
     return [step for stage in stages for step in _expand_stage(stage)]
 
 
@@ -335,7 +346,7 @@ class Loop(Generic[Output]):
     """
 
     def __init__(self, stages: Sequence[object], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:
-        self._stages = list(stages)
+        self._stages = stages if isinstance(stages, ExpandedStages) else list(stages)
         self._bounds = bounds
         self.bound = ENDLESS if bounds.items is None else bounds.items
         self.count = 0  # items given, over all passes

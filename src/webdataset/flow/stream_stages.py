@@ -21,13 +21,18 @@ from webdataset.stages.read_shards import ReadShards
 from webdataset.stages.sample_cache import Cached, LMDBCached
 
 
-def stages_of_stream(stages: Sequence[object], stream: StreamNumber) -> tuple[list[Any], int]:
+def stages_of_stream(stages: Sequence[object], stream: StreamNumber, *, known: bool = False) -> tuple[list[Any], int]:
     """Return the stages of one stream, and how many of them draw alike in all streams.
+
+    Args:
+        stages: of the pipeline.
+        stream: whose share is taken.
+        known: another stream has run them, so that they need not be checked.
 
     Raises:
         UsageError: a stage that cannot run in streams.
     """
-    for stage in stages:
+    for stage in () if known else stages:
         _check_stage(stage)
     inner = [stage for stage in stages if not isinstance(stage, CheckSamples)]  # a stream may have no samples
     if not inner or isinstance(inner[0], Mixture | ResampledShards):  # these take the share, or draw, by themselves

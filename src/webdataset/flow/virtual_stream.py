@@ -41,7 +41,7 @@ class VirtualStream(Generic[Output]):
             raise FlowError("a virtual stream needs its number")
         self.stream = run.stream
         self._stages = stages
-        self._run = replace(run, tracked=True)
+        self._run = run if run.tracked else replace(run, tracked=True)
         self._bounds = bounds.share_for(run.stream)
         self._stream_state = stream_state
         self._loop: Loop | None = None
@@ -92,6 +92,29 @@ class VirtualStream(Generic[Output]):
         """
         loop = self._loop
         return loop, [] if loop is None else loop.flow.position.pending
+
+    def refill(self) -> bool:
+        """Tell whether items have been read ahead, or could be now, without running the pipeline."""
+        loop = self._loop
+        if loop is None or loop.count >= loop.bound:
+            return False
+        position = loop.flow.position
+        if position.pending:
+            return True
+        refill = getattr(position.reader, "refill", None)
+        if refill is None:
+            return False
+        context = thread_context
+        before = context.stream
+        context.stream = self.stream
+        try:
+            return bool(refill(position))
+        except BaseException as error:  # as in advance
+            self.failed = error
+            loop.flow.position = NO_POSITION
+            raise
+        finally:
+            context.stream = before
 
     def _start(self) -> Loop:
         self._loop = loop = Loop(self._stages, self._run, self._bounds, self._make_snapshot())
@@ -175,6 +198,10 @@ class ReadAhead:
         Args:
             order: the streams, in the order of their turns.
         """
+        # first of all: what one stream reads may be handed out to others
+        for stream in order:
+            if not stream.refill():
+                return None
         lists, rounds = [], ENDLESS
         for stream in order:
             loop, items = stream.read_ahead()

@@ -145,6 +145,27 @@ class Position:
         self.pending = samples
         return samples
 
+    def extend(self, samples: list[Sample], offsets: list[int]) -> None:
+        """Add the next samples of the shard to the present list, in place: what pops it continues with them.
+
+        Args:
+            samples: those that follow; the list is given away.
+            offsets: where they start.
+        """
+        pending, places = self.pending, self.offsets
+        # the sample given last stays: a state tells where it stands
+        passed = max(0, len(places) - len(pending) - 1)
+        if self.tracked:
+            keys = self._keys
+            if self._chained:
+                self._chain = _chain_keys(self._chain, keys[:passed])
+            self._keys = keys[passed:] + _list_keys(samples)
+        self.ordinal += passed
+        self.offsets = places[passed:] + offsets
+        self._rises = None
+        samples.reverse()
+        pending[:0] = samples
+
     def _close_list(self) -> None:
         self._chain, self._keys = _chain_keys(self._chain, self._keys), []
 

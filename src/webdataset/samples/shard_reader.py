@@ -386,18 +386,19 @@ class ShardReader:
         for piece in self._pieces():
             if watch is not None:
                 watch.feed(piece, scanner.offset)
-            members = scanner.feed(piece)
+            # in a list, for the same reason as in _plain
+            lists = [scanner.feed(piece)]
             del piece
             while True:
                 # where a taker made samples only, they are given
-                if members or scanner.coming is not None or scanner.payloadless or scanner.taker is not None:
-                    yield members
-                del members
+                if lists[0] or scanner.coming is not None or scanner.payloadless or scanner.taker is not None:
+                    yield lists.pop()
+                lists.clear()
                 if scanner.error is not None:
                     raise scanner.error
                 if not scanner.waiting:
                     break
-                members = scanner.feed_waiting()
+                lists.append(scanner.feed_waiting())
         if self._opened is not None and stream_identity(self.stream) != self._opened:
             raise errors.ShardChanged("the file was overwritten while it was being read: read it again")
         ended = scanner.finish()
@@ -444,7 +445,8 @@ class ShardReader:
                 return
             if self.finished is not None and not self._start and can_seek(self.stream):
                 self.finished.follow(self._keys_before_start)
-        pieces = self._plain(piece)
+        pieces = self._plain([piece])
+        del piece
         if self._start > scanner.offset:
             yield from self._drop_before_start(pieces)
             return
@@ -454,20 +456,19 @@ class ShardReader:
             taker.read_from(stream)
         yield from pieces
 
-    def _plain(self, piece: bytes) -> Iterator[bytes]:
+    def _plain(self, pieces: list[bytes]) -> Iterator[bytes]:
         read = self._read
         scanner = self.scanner
-        while piece:
-            yield piece
-            # large payloads: what is not held can be used again
-            del piece
+        # in a list, and popped: what a frame holds while it waits cannot be used again, and many streams wait at once
+        while pieces[0]:
+            yield pieces.pop()
             if scanner.admit is not None and scanner.skippable > SEEK_WORTHWHILE:
                 self._step_over(scanner.skippable - 1)
             if type(self.stream) is LocalFileStream and self.stream.ends_at(scanner.offset):
                 self.stream.check_identity()
                 return
-            piece = read(scanner.want)
-            if not piece and scanner.skippable and can_seek(self.stream):
+            pieces.append(read(scanner.want))
+            if not pieces[0] and scanner.skippable and can_seek(self.stream):
                 # it may have stepped over the end: what is said about it names the last byte
                 scanner.step_over(min(0, self.stream.seek(0, 2) - scanner.offset))
 

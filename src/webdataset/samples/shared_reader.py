@@ -26,7 +26,7 @@ from webdataset.core.error_handlers import reraise_exception, with_location
 from webdataset.core.errors import ShardChanged, SplitSample, StaleIndex
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample, Shard
-from webdataset.samples.sample_reader import Reading
+from webdataset.samples.sample_reader import Position, Reading
 from webdataset.samples.shard_reader import SampleListReader
 
 if TYPE_CHECKING:
@@ -336,6 +336,7 @@ class StreamReader:
         self._rising = True
         self._own: Any = None
         self._own_shards: Iterator[Shard] | None = None
+        self._position: Position | None = None  # samples go there at once, where little waits
 
     def skip_to(self, ordinal: int) -> None:
         """Take note that the shared reader begins with a sample in the middle of the shard."""
@@ -357,6 +358,12 @@ class StreamReader:
             each: mean bytes of a sample.
             rising: whether the keys of the shard rise up to here.
         """
+        position = self._position if rising is self._rising and not self._queue else None
+        if position is not None and len(position.pending) <= len(samples):
+            self._queued_from += len(samples)
+            self._note(samples, offsets)
+            position.extend(samples, offsets)
+            return
         size = each * len(samples)
         self._queue.append((samples, offsets, size, rising))
         self.held_bytes += size
@@ -392,6 +399,8 @@ class StreamReader:
                 if samples:
                     self._note(samples, offsets)
                     yield samples, offsets
+                    # what is read from now on is given here
+                    self._position = None
                 del samples
             if self.alone or shared.failed:
                 break
@@ -402,6 +411,37 @@ class StreamReader:
             raise copy.copy(shared.stale)
         self.alone = True
         yield from self._read_alone()
+
+    def refill(self, position: Position) -> bool:
+        """Add further samples to the present list of a position, where ``lists`` would give nothing but these.
+
+        So a stream takes its next samples without being run. Samples that are handed out later go there at once.
+
+        Args:
+            position: which ``lists`` of this reader feeds; all samples of its present list have been taken.
+
+        Returns:
+            Whether there are any: else ``lists`` is to be asked, which may end, fail or read alone.
+        """
+        shared, queue = self.shared, self._queue
+        if self.reading.addresses or self._own is not None:
+            return False
+        while not (self.alone or shared.failed):
+            self._position = position
+            if queue:
+                samples, offsets, size, self._rising = queue.popleft()
+                self.held_bytes -= size
+                shared.held.bytes -= size
+                self._queued_from += len(samples)
+                self._note(samples, offsets)
+                position.extend(samples, offsets)
+            elif not shared.over:
+                shared.hand_out(self)
+            if position.pending:
+                return True
+            if shared.over:
+                return False
+        return False
 
     def _note(self, samples: list[Sample], offsets: list[int]) -> None:
         """Take note of samples that are given."""

@@ -142,6 +142,8 @@ def _make_picker(specs: list[list[str]], *, missing_is_error: bool, none_is_erro
 
     if len(specs) == 1 and len(specs[0]) == 1:
         return _pick_one(specs[0][0], pick)
+    if len(specs) == 2 and all(len(names) == 1 for names in specs):
+        return _pick_two(specs[0][0], specs[1][0], pick)
     if len(specs) > 1 and all(len(names) == 1 for names in specs):
         return _pick_many(itemgetter(*[names[0] for names in specs]), pick)
     return pick
@@ -154,6 +156,17 @@ def _pick_one(name: str, pick: Pick) -> Pick:
         except (KeyError, TypeError):
             return pick(sample)
         return (value,) if value is not None else pick(sample)
+
+    return quick
+
+
+def _pick_two(name: str, other: str, pick: Pick) -> Pick:
+    def quick(sample: Mapping[str, object]) -> tuple[object, ...]:
+        try:
+            value, second = sample[name], sample[other]
+        except (KeyError, TypeError):
+            return pick(sample)
+        return (value, second) if value is not None and second is not None else pick(sample)
 
     return quick
 

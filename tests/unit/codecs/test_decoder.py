@@ -14,6 +14,7 @@ from webdataset.autodecode import (
     gzfilter,
     handle_extension,
 )
+from webdataset.codecs.decoder import MOST_PLANS
 from webdataset.codecs.handlers import CompressionFilter
 from webdataset.core.errors import BadCompression, DecodingError, MissingExtra, UsageError
 
@@ -329,6 +330,17 @@ def test_plans_are_bounded():
     for index in range(module.MOST_PLANS + 10):
         assert decoder({f"f{index}.cls": b"1"}) == {f"f{index}.cls": 1}
     assert len(decoder._plans) <= module.MOST_PLANS
+
+
+def test_names_of_metadata_are_bounded():
+    """Metadata that is no bytes stays as it is, under any number of names; a field that is none is still an error."""
+    decoder = Decoder()
+    for number in range(MOST_PLANS + 10):
+        sample = {"__key__": "k", f"__m{number}__": number, "txt": b"t"}
+        assert decoder.decode(sample) == {**sample, "txt": "t"}
+    assert len(decoder._metadata) == MOST_PLANS
+    with pytest.raises(DecodingError, match="int"):
+        decoder.decode({"__key__": "k", "cls": 5})
 
 
 def test_its_repr_names_its_handlers():

@@ -1,7 +1,9 @@
 """Streams to samples: positions, errors, resuming, closing."""
 
 import io
+import tracemalloc
 import warnings
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from webdataset.core.error_handlers import ignore_and_continue, ignore_and_stop
 from webdataset.core.errors import BadHeader, DuplicateField, Truncated, UsageError
 from webdataset.samples.members import OpenedUrls, expanded_members, group_members, shard_members
 from webdataset.samples.sample_reader import Position, Reading, read_samples
+from webdataset.tar.scanner import CHUNK
 from webdataset.testing.archives import COMPRESSIONS, archive, compressed, member
 
 
@@ -58,6 +61,25 @@ def test_samples_of_several_shards():
         ("a", "s0.tar"), ("b", "s0.tar"), ("c", "s0.tar"), ("d", "s1.tar"), ("e", "s1.tar"),
     ]  # fmt: skip
     assert all(s["stream"].closed for s in shards)
+
+
+def test_a_reader_that_waits_holds_no_chunk():
+    """Between two lists of samples a reader holds the rest of a member, and neither the chunk nor what it gave."""
+    [source] = opened(shard([f"k{number:03d}" for number in range(400)], size=1000))
+    reader = Reading().reader(source)
+    lists, given = reader.lists(), 0
+    tracemalloc.start()
+    try:
+        for samples, _ in islice(lists, 6):
+            given += len(samples)
+            samples.clear()
+            del samples
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    reader.close()
+    assert 0 < given < 400
+    assert most > CHUNK > 4 * held
 
 
 def test_one_key_in_two_shards_stays_two_samples():

@@ -1,6 +1,7 @@
 """Shards that several streams share are opened once, read once, held within bounds, and closed."""
 
 import gc
+import json
 import os
 import random
 from collections import Counter
@@ -9,9 +10,10 @@ import pytest
 
 import webdataset as wds
 from support.range_server import RangeServer
+from webdataset.core.errors import FlowError
 from webdataset.samples import shared_reader
 from webdataset.samples.address import Address
-from webdataset.samples.sample_reader import Reading
+from webdataset.samples.sample_reader import Position, Reading, read_samples
 from webdataset.samples.shard_opener import open_shards
 from webdataset.samples.shared_reader import SharedReader, SharedReaders, StreamReader
 
@@ -256,6 +258,120 @@ def test_catching_up_ends_where_the_others_are(folder, shared):
     before = count_bytes()
     assert sum(len(samples) for samples, _ in behind.lists()) == SAMPLES // 4
     assert count_bytes() - before < SAMPLES * EACH // 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_samples_taken_ahead_are_those_of_a_stream_that_is_run(folder, seed):
+    """However a stream takes its next samples, and whatever others do: same samples, same addresses, same sums."""
+    rng = random.Random(seed)
+    shared = Shared(folder, rng.choice((1, 3 * EACH, 60 * EACH, 1 << 30)))
+    index = wds.index_shard(shared.url)
+    ordinals = {stream: rng.choice((None, None, 0, 3, 30, 45)) for stream in rng.sample(range(3), 3)}
+    running = {}
+    for stream, ordinal in ordinals.items():
+        start = None if ordinal is None else Address(0, ordinal, index.entries[stream + 4 * ordinal].offset)
+        oracle, position = (Position(tracked=True) for _ in range(2))
+        alone = [{"url": shared.url, "share": (stream, 4), "stream": open(shared.url, "rb", buffering=0)}]  # noqa: SIM115  its reader closes it
+        wanted = read_samples(alone, shared.reading, oracle, start)
+        part = shared.claim(stream, start)
+        given = read_samples(
+            [{"url": shared.url, "reader": part, "stream": part.stream}], shared.reading, position, start
+        )
+        running[stream] = part, position, given, oracle, wanted
+    ways = Counter()
+    while running:
+        stream = rng.choice(list(running))
+        part, position, given, oracle, wanted = running[stream]
+        for _ in range(rng.choice((1, 2, 20))):
+            way = "list" if position.pending else rng.choice(("ahead", "ahead", "run"))
+            if way == "ahead" and not (position.offsets and part.refill(position)):
+                way = "run"
+            ways[way] += 1
+            expected = next(wanted, None)
+            sample = next(given, None) if way == "run" else position.pending.pop()
+            assert sample == expected
+            if sample is None:
+                del running[stream]
+                break
+            assert position.address() == oracle.address()
+            assert (position.key_sum(), position.chain()) == (oracle.key_sum(), oracle.chain())
+    assert all(ways[way] for way in ("list", "run"))
+    assert ways["ahead"] or shared.readers.held.limit_bytes < 1 << 30
+    shared.readers.close()
+
+
+def test_little_is_taken_ahead_for_a_stream_that_is_not_asked(shared):
+    """A stream that took samples ahead once, and is asked no more, gets a list more; the rest is counted, and waits."""
+    ahead = {}
+    for stream in (0, 1):
+        part, position = shared.claim(stream), Position(tracked=True)
+        given = read_samples([{"url": shared.url, "reader": part, "stream": part.stream}], shared.reading, position)
+        next(given)
+        while position.pending:
+            position.pending.pop()
+        assert part.refill(position)
+        ahead[stream] = part, position, given
+    part, position, given = ahead[0]
+    longest = 0
+    while position.pending or part.refill(position):
+        longest = max(longest, len(position.pending))
+        position.pending.pop()
+    part, position, given = ahead[1]
+    assert longest <= len(position.pending) <= 2 * longest < SAMPLES // 4
+    assert part.held_bytes > EACH
+    rest = len(position.pending) + sum(len(samples) for samples, *_ in part._queue)
+    assert sum(1 for _ in given) == rest
+
+
+def test_states_do_not_tell_how_samples_were_taken(tmp_path, monkeypatch):
+    """Byte for byte, after each item, also where the keys of the shard rise no more from its middle on."""
+    for name, size in (("a", 3_000), ("b", 10)):
+        with wds.TarWriter(str(tmp_path / f"{name}.tar")) as sink:
+            for index in range(400):
+                number = index if index < 300 else 999 - index
+                sink.write({"__key__": f"{name}{number:03d}", "bin": bytes(size), "cls": index})
+
+    def states():
+        urls = [str(tmp_path / "a.tar"), str(tmp_path / "b.tar")]
+        run = wds.WebDataset(urls, shardshuffle=False, seed=1).elastic(8).elastic_run()
+        return [(sample["__key__"], json.dumps(run.state_dict())) for sample in run]
+
+    ahead = states()
+    monkeypatch.setattr(StreamReader, "refill", lambda *_: False)
+    run = states()
+    assert len(ahead) == 800
+    assert [number for number in range(800) if ahead[number] != run[number]] == []
+    rises = [{memory[4][-1][-1] for memory in json.loads(state)["memories"].values() if memory} for _, state in ahead]
+    assert {1} in rises
+    assert {0} in rises
+
+
+@pytest.mark.parametrize("calls", [8, 12, 16])
+def test_there_is_no_state_after_an_interrupt(folder, monkeypatch, calls):
+    """It may come while samples are taken ahead: some of them are lost."""
+    plain, left = SharedReader.hand_out, [calls]
+
+    def hand_out(self, asking):
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        plain(self, asking)
+
+    monkeypatch.setattr(SharedReader, "hand_out", hand_out)
+    run = make(folder).elastic_run()
+    with pytest.raises(KeyboardInterrupt):
+        list(run)
+    with pytest.raises(FlowError, match="failed"):
+        run.state_dict()
+
+
+def test_samples_of_shared_shards_have_their_addresses(folder, monkeypatch):
+    """``addresses=True`` stamps the samples of each stream as where it reads alone."""
+    dataset = wds.WebDataset(f"{folder}/s-{{0..2}}.tar", shardshuffle=False, addresses=True).elastic(24)
+    found = [(sample["__key__"], sample["__address__"]) for sample in dataset]
+    monkeypatch.setenv("WDS_SHARED_BYTES", "0")
+    assert found == [(sample["__key__"], sample["__address__"]) for sample in dataset]
+    assert len(found) == 3 * SAMPLES
 
 
 def test_readers_of_old_epochs_are_forgotten(folder, shared):

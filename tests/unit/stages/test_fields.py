@@ -60,6 +60,19 @@ def test_a_field_that_is_none_is_there_unless_none_is_an_error(spec):
         list(to_tuple(*spec, none_is_error=True)([{"a": None, "b": None}]))
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_none_in_any_place_is_an_error_where_it_is_one(count):
+    """Each of the fields is looked at, however many are taken."""
+    names = [f"f{number}" for number in range(count)]
+    whole = dict.fromkeys(names, 0)
+    assert list(to_tuple(*names, none_is_error=True)([whole])) == [(0,) * count]
+    for name in names:
+        with pytest.raises(MissingField, match=name):
+            list(to_tuple(*names, none_is_error=True)([{**whole, name: None}]))
+        with pytest.raises(MissingField, match=name):
+            list(to_tuple(*names)([{other: 0 for other in names if other != name}]))
+
+
 def test_arrays_are_not_compared_with_none():
     """A field that is an array passes."""
     (pair,) = to_tuple("a", "b")([{"a": np.zeros(3), "b": np.ones(2)}])
