@@ -257,7 +257,7 @@ def _choose_runner(stage: object) -> type[StageRunner]:
     return StageRunner if own else OpaqueStageRunner
 
 
-class ExpandedStages(list[Any]):
+class ExpandedStages(list[object]):
     """Stages that stand for nothing further; made once for all streams of a worker, and never changed.
 
     Attributes:
