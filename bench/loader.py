@@ -227,6 +227,8 @@ def measure():
     line |= {f"two_{name}": line["wall_speed"][name] for name in ("threads", "processes")}
     if "upstream" in walls:
         line["against_upstream"] = round(walls["upstream"] / walls["processes"], 2)
+    else:
+        line["left_out"] = "its DataLoader: WDS_ORACLE_TORCH names no Python with torch and a published version"
     print(json.dumps(line), flush=True)
     return line
 

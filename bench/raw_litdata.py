@@ -1,7 +1,7 @@
 """What does a raw sample of 80 KB cost, litdata's being 1? ``scripts/peers.py`` installs it.
 
 litdata has a format of its own, and gives memory views of its mapped file, of which nothing is read until they are
-used; ``ratio_bytes`` compares with these views copied into bytes, which is what this library gives.
+used; ``ratio_copied`` compares with these views copied into bytes, which is what this library gives.
 """
 
 from harness import SCALE, rounded, show
@@ -22,7 +22,7 @@ def main() -> None:
         show("raw W1 litdata", left_out="; ".join(f"{name}: {why}" for name, why in missing.items()))
         return
     ours, views, litdata = (answers[name]["cpu_us"] for name in ways)
-    figures = {"ratio": rounded(ours / views), "ratio_bytes": rounded(ours / litdata)}
+    figures = {"ratio": rounded(ours / views), "ratio_copied": rounded(ours / litdata)}
     show("raw W1 litdata", ours_us=ours, litdata_us=views, litdata_bytes_us=litdata, **figures)
 
 

@@ -57,7 +57,7 @@ class Row(NamedTuple):
             return f"{number:.0%}"
         for ending, unit in UNITS.items():
             if self.figure.endswith(ending):
-                return f"{number:,.0f} {unit}" if unit == "bytes" else f"{number:.3g} {unit}"
+                return f"{number:,.0f} {unit}" if unit == "bytes" else f"{float(f'{number:.3g}'):g} {unit}"
         return f"{number:.3g}x"
 
     def verdict(self, number: float) -> str:
@@ -82,7 +82,7 @@ ROWS_OF: dict[str, tuple[Row, ...]] = {
     ),
     "raw_litdata": (
         Row("raw iteration W1, litdata's memory views being 1", "raw W1 litdata", "ratio", 1, 0.8, smaller=True),
-        Row("the same, its views copied into bytes being 1", "raw W1 litdata", "ratio_bytes", None, None, smaller=True),
+        Row("the same, copies of its views being 1", "raw W1 litdata", "ratio_copied", None, None, smaller=True),
     ),
     "limit": (
         Row("share of the readinto limit W1", "limit W1", "ratio", 0.40, 0.55),
