@@ -110,7 +110,7 @@ ROWS_OF: dict[str, tuple[Row, ...]] = {
     ),
     "states": (
         Row("a state after a batch of 64, 0582e76 being 1", "state after 64 raw", "ratio", 1 / 2, 1 / 4, True),
-        Row("the same behind a shuffle, 0582e76 being 1", "state after 64 shuffled", "ratio", 1 / 2, 1 / 4, True),
+        Row("the same after a shuffle, 0582e76 being 1", "state after 64 shuffled", "ratio", 1 / 2, 1 / 4, True),
         Row("resuming at 90 % of 100 000 shards", "resume at 90 % list", "cpu_s", None, None, True),
     ),
     "writing": (
