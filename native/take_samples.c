@@ -12,7 +12,8 @@
    A body that the chunk cuts off is read from the file, where there is one, into the bytes that the sample gets: the
    operating system copies it there, and nothing is copied again. With it come a few blocks more, in which the next
    large body is expected to begin. Where the file gives less, header and body so far are handed back as one chunk:
-   to Python it is as if the chunk had ended there. */
+   to Python it is as if the chunk had ended there. Before a body of LARGE bytes the call ends if samples wait to be
+   given, so that they do not lie in memory beside it. */
 
 #define PY_SSIZE_T_CLEAN
 /* scripts/hatch_build.py defines it for Pythons without the global lock: they have no stable interface */
@@ -27,7 +28,7 @@
 #endif
 
 /* raised by one where the arguments or the result of `take` change; native_core.py compares it */
-#define PROTOCOL 2
+#define PROTOCOL 3
 #ifndef SOURCE
 #define SOURCE "" /* digest of this file, where scripts/hatch_build.py compiles it */
 #endif
@@ -37,8 +38,10 @@
 #define KNOWN_BYTES 48
 /* bytes of a body from which on a read of its own costs less than to copy it */
 #define WORTH_A_READ (16 * 1024)
-/* bodies of so many bytes are Python's, which gives the samples before them first; as in scanner.py */
+/* the samples before a body of so many bytes are given before it is read; as in scanner.py */
 #define LARGE (128 * 1024)
+/* bodies of more bytes are Python's, which bounds them by the memory that there is; less than in member_sizes.py */
+#define MOST_IN_ONE_READ (64 * 1024 * 1024)
 /* bytes that are read with a body: at least, and from which on they are a chunk */
 #define LEAST_AHEAD 4096
 #define MOST_AHEAD (256 * 1024)
@@ -212,6 +215,7 @@ typedef struct {
     Py_ssize_t end;
     long long base; /* offset of the chunk in the stream */
     int file;       /* -1 where there is none */
+    long long length; /* offset at which the file ends, as it was opened: no body ends after it */
     Py_ssize_t left; /* bytes that may still be read from it in this call */
 } Source;
 
@@ -290,14 +294,15 @@ static void plan_ahead(Taker *self, long long header, Py_ssize_t size, long long
 }
 
 PyDoc_STRVAR(take_doc,
-"take(buf, pos, base, sample, key, start, samples, offsets, file, most)\n"
+"take(buf, pos, base, sample, key, start, samples, offsets, file, length, most)\n"
 "-> (buf, pos, base, sample, key, start, more)\n\n"
 "Take members from a chunk, and from the file after it.\n\n"
 "buf: bytes; pos: where a header begins; base: offset of the chunk in the stream; sample: the one in progress, or None;\n"
 "key: its key; start: where it starts; samples, offsets: lists that get the samples that are complete, and where each\n"
-"starts; file: descriptor of the file that continues the chunk, or -1; most: bytes from which on no more are read from it.\n"
-"The new chunk is the last that was read. The new position may lie up to 511 bytes after the chunk: padding that is to\n"
-"be skipped. more: only `most` ended it; it continues from there.");
+"starts; file: descriptor of the file that continues the chunk, or -1; length: its bytes; most: bytes from which on no\n"
+"more are read from it. The new chunk is the last that was read. The new position may lie up to 511 bytes after the\n"
+"chunk: padding that is to be skipped. sample is None, too, where the last one is complete. more: only `most`, or a large\n"
+"body to come, ended it; it continues from there, once the samples have been taken out of the lists.");
 
 static PyObject *take(Taker *self, PyObject *args)
 {
@@ -309,8 +314,8 @@ static PyObject *take(Taker *self, PyObject *args)
     int more = 0;
     char present[2 * BLOCK]; /* the bytes of the present key */
 
-    if (!PyArg_ParseTuple(args, "OnLOOLOOin", &buffer, &pos, &source.base, &sample, &key, &start, &samples, &offsets,
-                          &source.file, &source.left))
+    if (!PyArg_ParseTuple(args, "OnLOOLOOiLn", &buffer, &pos, &source.base, &sample, &key, &start, &samples, &offsets,
+                          &source.file, &source.length, &source.left))
         return NULL;
     if (PyBytes_AsStringAndSize(buffer, &source.data, &source.end) < 0) return NULL;
     if (pos < 0) {
@@ -362,9 +367,10 @@ static PyObject *take(Taker *self, PyObject *args)
         if (size < 0) break;
         int cut = size > (long long)(end - body);
         if (cut) {
-            if (source.file < 0 || size >= LARGE) break;
+            /* what it declares and the file does not have is not allocated */
+            if (source.file < 0 || size > MOST_IN_ONE_READ || size > source.length - source.base - body) break;
             if (!self->ahead && size - (end - body) < WORTH_A_READ) break;
-            if (source.left <= 0) {
+            if (source.left <= 0 && size < LARGE) {
                 more = 1;
                 break;
             }
@@ -406,12 +412,31 @@ static PyObject *take(Taker *self, PyObject *args)
             if (repeated < 0) goto failed;
             if (repeated) break;
         }
+        if (cut && size >= LARGE) {
+            if (!continues && sample != Py_None) {
+                if (append_sample(samples, offsets, sample, start) < 0) goto failed;
+                Py_DECREF(sample);
+                Py_INCREF(Py_None);
+                sample = Py_None;
+            }
+            Py_ssize_t waiting = PyList_Size(samples);
+            if (waiting < 0) goto failed;
+            if (waiting || source.left <= 0) {
+                more = 1;
+                break;
+            }
+        }
         long long first = source.base + pos; /* of the PAX header, where there is one */
         long long stops = source.base + body + size;
         if (cut) {
             payload = read_body(&source, pos, body, (Py_ssize_t)size, self->ahead ? self->ahead : LEAST_AHEAD, &spent);
+            if (payload == NULL && PyErr_Occurred()) {
+                if (size < LARGE || !PyErr_ExceptionMatches(PyExc_MemoryError)) goto failed;
+                /* Python finds no memory for it, too, and says so */
+                PyErr_Clear();
+                break;
+            }
             if (payload == NULL) {
-                if (PyErr_Occurred()) goto failed;
                 pos = 0;
                 break;
             }

@@ -16,6 +16,7 @@ class Taker:
         samples: list[dict[str, Any]],
         offsets: list[int],
         file: int,
+        length: int,
         most: int,
         /,
     ) -> tuple[bytes, int, int, dict[str, Any] | None, str | None, int, bool]: ...

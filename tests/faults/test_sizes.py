@@ -146,6 +146,8 @@ def test_samples_before_come_and_the_next_shard_follows(tmp_path, monkeypatch):
     """The member is refused, what came before it is given, and the handler decides on; random access says the same."""
     monkeypatch.setattr(member_sizes, "FREE_BYTES", 1000)
     monkeypatch.setenv("WDS_MAX_MEMBER_BYTES", "240000")
+    # the native core reads members of less than FREE_BYTES by itself
+    monkeypatch.setenv("WDS_NATIVE", "0")
     sparse = old_gnu_sparse(b"b.bin", bytes(250_000) + b"end", [(250_000, 3)])
     for number, bad in enumerate((member(b"b.bin", bytes(250_000)), sparse)):
         path = tmp_path / f"{number}.tar"
@@ -159,6 +161,37 @@ def test_samples_before_come_and_the_next_shard_follows(tmp_path, monkeypatch):
         wds.IndexedShard(path)[1]
     monkeypatch.setenv("WDS_MAX_MEMBER_BYTES", "260000")
     assert len(list(wds.WebDataset([str(path)]))) == 2
+
+
+@pytest.mark.parametrize("size", [64 * MIB, 64 * MIB + 1])
+def test_the_native_core_leaves_what_is_bounded_to_python(tmp_path, monkeypatch, size):
+    """It reads bodies of up to 64 MiB, which is less than what is free in Python, and asks nobody."""
+    monkeypatch.setattr(member_sizes, "FREE_BYTES", 1000)
+    monkeypatch.setenv("WDS_MAX_MEMBER_BYTES", "2000")
+    small = tmp_path / "small.tar"
+    small.write_bytes(archive(member(b"a.bin", b"1")))
+    assert len(list(wds.WebDataset(str(small)))) == 1
+    path = tmp_path / "x.tar"
+    with path.open("wb") as file:
+        file.write(member(b"a.bin", b"1") + header(b"b.bin", size))
+        file.truncate(1536 + (size + 511) // 512 * 512 + 1024)
+    if size > 64 * MIB or wds.__native__ != "yes":
+        with pytest.raises(errors.LimitExceeded):
+            list(wds.WebDataset(str(path)))
+    else:
+        assert [len(sample["bin"]) for sample in wds.WebDataset(str(path))] == [1, size]
+
+
+@needs_linux
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_a_member_for_which_there_is_no_memory(tmp_path, native):
+    """It is named, whoever would have read it."""
+    path = tmp_path / "x.tar"
+    with path.open("wb") as file:
+        file.write(member(b"a.bin", b"1") + header(b"b.bin", 60 * MIB))
+        file.truncate(1536 + 60 * MIB + 1024)
+    message = read_within(tmp_path, None, 40, WDS_NATIVE=native)
+    assert message.startswith("LimitExceeded member 'b.bin' declares 62914560 bytes, for which there is no memory now")
 
 
 def test_room_is_what_the_narrowest_limit_leaves(tmp_path, monkeypatch):

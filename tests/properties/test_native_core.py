@@ -99,26 +99,42 @@ def write_pictures(count, size=60_000, small=300):
 
 
 @needs_core
-@pytest.mark.parametrize("small", [300, 12_000])
-def test_large_bodies_of_files_are_read_by_the_core(small, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("size", "small"), [(60_000, 300), (60_000, 12_000), (400_000, 300)])
+def test_large_bodies_of_files_are_read_by_the_core(size, small, monkeypatch, tmp_path):
     """Python reads next to nothing of a file of pictures: a core that left it all to Python would pass the fuzz."""
     monkeypatch.setenv("WDS_NATIVE", "1")
     path = tmp_path / "s.tar"
-    path.write_bytes(write_pictures(100, small=small))
+    path.write_bytes(write_pictures(100, size, small))
     by_python, read = [], LocalFileStream.read
     monkeypatch.setattr(
         LocalFileStream, "read", lambda self, size=-1: (by_python.append(found := read(self, size)), found)[1]
     )
     given = list(read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()))
-    assert [(each["jpg"][:1], len(each["jpg"])) for each in given] == [(bytes([n]), 60_000 + n) for n in range(100)]
+    assert [(each["jpg"][:1], len(each["jpg"])) for each in given] == [(bytes([n]), size + n) for n in range(100)]
     assert sum(map(len, by_python)) < path.stat().st_size / 15
 
 
 @needs_core
-@pytest.mark.parametrize("step", [997])
-def test_every_cut_of_a_file(step):
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_samples_before_a_large_body_are_given_before_it_is_read(native, monkeypatch, tmp_path):
+    """So that two of them do not lie in memory at once, and nobody waits longer than for his own sample."""
+    monkeypatch.setenv("WDS_NATIVE", native)
+    path = tmp_path / "s.tar"
+    path.write_bytes(write_pictures(20, size=600_000))
+    with LocalFileStream(path) as stream:
+        place = 0
+        for number, sample in enumerate(read_samples([{"url": "s.tar", "stream": stream}], Reading())):
+            place += len(sample["jpg"]) + 2500
+            if number < 19:
+                assert stream.tell() < place + 400_000
+    assert number == 19
+
+
+@needs_core
+@pytest.mark.parametrize(("size", "step"), [(20_000, 997), (200_000, 9_973)])
+def test_every_cut_of_a_file(size, step):
     """A file of pictures that was cut anywhere: never half a sample, and the same words."""
-    whole = write_pictures(3, size=20_000)
+    whole = write_pictures(3, size)
     headers = list_headers(whole)
     stops = {*range(0, len(whole), step), *(at + shift for at in headers for shift in (-1, 0, 1, 511, 512, 513))}
     for stop in sorted(stop for stop in stops if stop >= 0):
@@ -128,11 +144,12 @@ def test_every_cut_of_a_file(step):
 
 
 @needs_core
+@pytest.mark.parametrize("size", [60_000, 300_000])
 @pytest.mark.parametrize("change", ["cut", "grown", "overwritten"])
-def test_file_that_changes_while_it_is_read(change, monkeypatch, tmp_path):
+def test_file_that_changes_while_it_is_read(change, size, monkeypatch, tmp_path):
     """What is read after a file was changed is not given: the shard ends with ``ShardChanged``."""
     monkeypatch.setenv("WDS_NATIVE", "1")
-    path, whole = tmp_path / "s.tar", write_pictures(60)
+    path, whole = tmp_path / "s.tar", write_pictures(60, size)
     path.write_bytes(whole)
     os.utime(path, ns=(10**18, 10**18))
     samples, given = read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()), []
@@ -150,7 +167,7 @@ def test_file_that_changes_while_it_is_read(change, monkeypatch, tmp_path):
     # those of the chunk that was read before are good
     assert 20 <= len(given) < 30
     assert [(each["jpg"], each["txt"]) for each in given] == [
-        (bytes([number]) * (60_000 + number), b"t") for number in range(len(given))
+        (bytes([number]) * (size + number), b"t") for number in range(len(given))
     ]
 
 
@@ -177,7 +194,7 @@ def test_file_that_gives_less_than_is_asked(pieces):
     buf, pos, base, sample, key, start, more = os.read(reading, 512), 0, 0, None, None, 0, True
     while more:
         buf, pos, base, sample, key, start, more = core.take(
-            buf, pos, base, sample, key, start, taken, [], reading, 50_000
+            buf, pos, base, sample, key, start, taken, [], reading, len(content), 50_000
         )
         assert buf == content[base : base + len(buf)]
     # a pipe may end a chunk anywhere: what is left is Python's
@@ -429,7 +446,7 @@ def test_a_second_call_while_one_is_at_work_is_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("missing", "not compiled"), ("broken", "no: undefined symbol"), ("other", "another version (0, not 2)")],
+    [("missing", "not compiled"), ("broken", "no: undefined symbol"), ("other", "another version (0, not 3)")],
 )
 def test_without_a_usable_core_python_reads(fault, said, monkeypatch):
     """A core that is not there, cannot be loaded or is of another version is left alone, and the reason is told."""

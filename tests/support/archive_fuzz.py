@@ -36,7 +36,7 @@ KEYS = [
 ]  # fmt: skip
 SMALL = [0, 1, 5, 511, 512, 513, 1200]
 # around what is read by itself
-LARGE = [4000, 16_383, 16_384, 16_385, 20_000, 66_000, 131_071, 131_072, 140_000]
+LARGE = [4000, 16_383, 16_384, 16_385, 20_000, 66_000, 131_071, 131_072, 140_000, 500_000]
 # first and later chunks of a file
 FILE_CHUNKS = [(512, 512), (1024, 40 * 1024), (32 * 1024, 384 * 1024)]
 # sizes of the pieces that a stream gives; None: as many bytes as it is asked for

@@ -156,7 +156,9 @@ class Grouper:
     @progress.setter
     def progress(self, progress: tuple[Sample | None, str | None, int]) -> None:
         self._sample, key, self._start = progress
-        if key is not None and key is not self._key:
+        if self._sample is None:
+            self._key, self._prefix = None, "\0"
+        elif key is not None and key is not self._key:
             self._key, self._prefix = key, key + "."
 
     @property

@@ -5,7 +5,8 @@ stream and raises nothing: it stops before the first header that is not plain, w
 real state. So errors, warnings, limits and offsets have one author, and both ways give the same samples.
 
 Bodies that a chunk of a local file cuts off are read in C, straight into the bytes that the sample gets; the samples
-are given once the file is seen to be the one that was opened. These bodies are below what ``member_sizes`` bounds.
+are given once the file is seen to be the one that was opened. These bodies are below what ``member_sizes`` bounds, and
+end within the file. Before one of 128 KB or more is read, the samples that are complete are given.
 
 It is not used where each member costs a call of Python anyway (names that are selected or renamed, keys that are split
 by another rule), and with ``WDS_NATIVE=0``.
@@ -27,7 +28,7 @@ from webdataset.tar.member_assembly import SHORT_NAME, MemberAssembly
 if TYPE_CHECKING:
     from webdataset import _native
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 """What the compiled module must say of itself."""
 
 
@@ -67,7 +68,8 @@ class NativeTaker:
     Attributes:
         samples: complete samples that were not given yet.
         offsets: where each starts.
-        paused: the last call took as much as it was to take from the file, and continues in the next one.
+        paused: the last call took as much as it was to take from the file, or stopped before a large body because
+            samples wait to be given; the next one continues.
     """
 
     __slots__ = ("_file", "_grouper", "_take", "offsets", "paused", "samples")
@@ -104,9 +106,9 @@ class NativeTaker:
             return buf, pos, base
         samples, offsets = self.samples, self.offsets
         count, end = len(samples), base + len(buf)
-        descriptor = -1 if file is None else file.fileno()
+        descriptor, length = (-1, 0) if file is None or file.identity is None else (file.fileno(), file.identity.length)
         buf, pos, base, sample, key, start, self.paused = self._take(
-            buf, pos, base, *grouper.progress, samples, offsets, descriptor, most
+            buf, pos, base, *grouper.progress, samples, offsets, descriptor, length, most
         )
         if file is not None and base + len(buf) != end:
             try:

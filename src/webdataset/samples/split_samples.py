@@ -120,6 +120,8 @@ class FinishedKeys:
         self._most_bytes = most_bytes
         self._bytes = 0
         self._last: object = ""
+        # key of the sample before those that this reader gives, once it has been looked up
+        self._preceding: object = ""
         self._rising: deque[tuple[list[object], list[Fields] | Fields]] = deque()
         # without fields, once keys do not rise
         self._new: set[object] | None = None
@@ -150,7 +152,7 @@ class FinishedKeys:
             if self.look_up is not None and self._all_new(keys, offsets[0]):
                 return []
             known = self.load_all_keys(offsets[0])
-        return self._compare_keys(known, previous, keys, samples, offsets)
+        return self._compare_keys(known, previous or self._preceding, keys, samples, offsets)
 
     def follow(self, look_up: "LookUp", offset: int | None = None) -> None:
         """Note that the shard's headers can be read again, or have been.
@@ -169,7 +171,8 @@ class FinishedKeys:
             return self._known
         known: dict[object, Fields] = {}
         if self.look_up is not None:
-            known = self.look_up(offset).load_all_keys(offset)
+            before = self.look_up(offset)
+            known, self._preceding = before.load_all_keys(offset), before._last
         for keys, fields in self._rising:
             known.update(_pair_fields(keys, fields))
         self._rising.clear()

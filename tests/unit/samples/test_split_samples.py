@@ -275,6 +275,29 @@ def test_duplicates_that_begin_anew_are_no_parts(tmp_path):
         assert {type(error) for error in errors} == {DuplicateField}
 
 
+@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rising", [True, False])
+def test_a_run_that_resumes_between_samples_of_one_key(tmp_path, monkeypatch, kind, native, rising):
+    """Under ``duplicates="new"`` the sample before the first one may have its key: it is no part, and nothing to tell."""
+    monkeypatch.setenv("WDS_NATIVE", native)
+    members = [("0.a", b"1"), ("0.b", b"1"), ("0.a", b"2"), ("1.a", b"1"), ("1.a", b"1"), ("1.a", b"3"), ("0.c", b"1")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = list(
+            read_samples(
+                [opened(kind, members, tmp_path)],
+                Reading(handler=lambda _: True, addresses=True, duplicates="new"),
+            )
+        )
+    assert [sample["__key__"] for sample in whole] == ["0", "0", "1", "1", "1"]
+    for place, sample in enumerate(whole):
+        shard = {**opened(kind, members, tmp_path), "rising": rising}
+        found, errors, caught = warned(shard, start=Address(*sample["__address__"]), duplicates="new")
+        assert [key for key, _ in found] == [each["__key__"] for each in whole[place:]]
+        assert ([(type(error), error.key) for error in errors], caught) == ([(SplitSample, "0")], [])
+
+
 def test_documents_judge_their_own_keys(tmp_path):
     """A rule of keys that remembers members is not watched."""
     members = [("d.json", b"{}"), ("d-0.jpg", b"1"), ("e.json", b"{}"), ("d-1.jpg", b"2"), ("d.txt", b"3")]
