@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <string.h>
 #ifndef _WIN32
+#include <sys/stat.h>
 #include <sys/uio.h>
 #endif
 
@@ -580,6 +581,38 @@ static PyType_Spec Taker_spec = {
     .slots = Taker_slots,
 };
 
+#ifndef _WIN32
+#ifdef __APPLE__
+#define CHANGED st_mtimespec
+#else
+#define CHANGED st_mtim
+#endif
+
+PyDoc_STRVAR(is_unchanged_doc,
+"is_unchanged(file, length, changed_ns) -> bool\n\n"
+"Whether an open file has so many bytes, and was last changed at this time. False, too, where it cannot be asked.");
+
+/* os.fstat takes five times as long: it makes an object of 19 entries */
+static PyObject *is_unchanged(PyObject *module, PyObject *args)
+{
+    int file;
+    long long length, changed_ns;
+    struct stat status;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iLL", &file, &length, &changed_ns)) return NULL;
+    int same = fstat(file, &status) == 0 && (long long)status.st_size == length
+        && (long long)status.CHANGED.tv_sec * 1000000000 + status.CHANGED.tv_nsec == changed_ns;
+    return PyBool_FromLong(same);
+}
+#endif
+
+static PyMethodDef module_methods[] = {
+#ifndef _WIN32
+    {"is_unchanged", is_unchanged, METH_VARARGS, is_unchanged_doc},
+#endif
+    {NULL, NULL, 0, NULL},
+};
+
 static int start_module(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &Taker_spec, NULL);
@@ -603,6 +636,7 @@ static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "webdataset._native",
     .m_doc = "The usual case of reading samples, in C; webdataset.samples.native_core decides whether it is used.",
+    .m_methods = module_methods,
     .m_slots = module_slots,
 };
 

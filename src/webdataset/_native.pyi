@@ -3,6 +3,8 @@ from typing import Any
 PROTOCOL: int
 SOURCE: str
 
+def is_unchanged(file: int, length: int, changed_ns: int, /) -> bool: ...
+
 class Taker:
     def __init__(self, stamp: dict[str, Any], fields: dict[str, str], common: dict[str, str], /) -> None: ...
     def take(

@@ -383,6 +383,26 @@ def test_nothing_is_left_of_shards_that_were_read():
     assert sys.getallocatedblocks() < before + 150
 
 
+@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("changed_ns", [10**18 + 7, 0, -1, -(10**9) - 1])
+def test_whether_a_file_is_unchanged(native, changed_ns, monkeypatch, tmp_path):
+    """Size and time to the nanosecond, before 1970 too."""
+    monkeypatch.setenv("WDS_NATIVE", native)
+    is_unchanged = native_core.choose_file_check()
+    assert (is_unchanged is native_core.is_file_unchanged) == (wds.__native__ != "yes")
+    path = tmp_path / "x"
+    path.write_bytes(b"12345")
+    os.utime(path, ns=(0, changed_ns))
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        assert is_unchanged(file.fileno(), 5, status.st_mtime_ns)
+        assert not is_unchanged(file.fileno(), 6, status.st_mtime_ns)
+        for other in (-(10**9), -1, 1, 10**9):
+            assert not is_unchanged(file.fileno(), 5, status.st_mtime_ns + other)
+        os.utime(path, ns=(0, changed_ns + 10**9))
+        assert not is_unchanged(file.fileno(), 5, status.st_mtime_ns)
+
+
 @needs_core
 def test_it_was_compiled_from_this_source():
     """A core of an older source would be tested in its place: ``make`` installs again where the source has changed."""

@@ -13,6 +13,7 @@ from zlib import adler32
 
 from webdataset.index.entries import SampleEntries, ShardIndex
 from webdataset.samples.grouping import Sample
+from webdataset.samples.native_core import choose_file_check
 from webdataset.storage.random_access import LocalRanges
 from webdataset.tar.header import BLOCK, REGULAR, parse_checksum
 
@@ -36,6 +37,7 @@ class SmallSampleReader:
         self._names = [(name, rest.encode("utf-8", "surrogateescape") + b"\0") for name, rest in columns.names]
         self._sparse, self._url = index.sparse, index.url
         self._ranges = ranges
+        self._is_unchanged = choose_file_check()
         self._file = ranges.descriptor, ranges.identity.length, ranges.identity.changed_ns
         # each column that is looked at costs a miss of the processor's cache
         count = max(1, len(columns.starts))
@@ -78,8 +80,7 @@ class SmallSampleReader:
             if last < first or start < 0 or not BLOCK <= size <= LARGE or ordinal in self._sparse:
                 return None
             content = _pread(descriptor, size, start)  # type: ignore[misc]  # see open
-            status = os.fstat(descriptor)
-            if len(content) != size or status.st_size != length or status.st_mtime_ns != changed_ns:
+            if len(content) != size or not self._is_unchanged(descriptor, length, changed_ns):
                 return None
             width = self._key_bytes
             begin = width * ordinal if width else key_ends[ordinal - 1] if ordinal else 0

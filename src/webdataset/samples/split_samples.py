@@ -105,6 +105,7 @@ class FinishedKeys:
     Attributes:
         repeats: samples whose key came before with the same fields, or None.
         parts: samples whose key came before with other fields, where these are no errors, or None.
+        last: key of the last sample, or an empty text.
         silent: whether another reader of the same samples reports them.
         look_up: gives what is before an offset, where the shard's headers can be read again; or None.
     """
@@ -119,7 +120,7 @@ class FinishedKeys:
         self._refuse = refuse
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._last: object = ""
+        self.last: object = ""
         # key of the sample before those that this reader gives, once it has been looked up
         self._preceding: object = ""
         self._rising: deque[tuple[list[object], list[Fields] | Fields]] = deque()
@@ -142,7 +143,7 @@ class FinishedKeys:
                 are errors.
         """
         keys = list(map(_key_of, samples))
-        previous, self._last = self._last, keys[-1]
+        previous, self.last = self.last, keys[-1]
         known = self._known
         if known is None:
             if self._new is None and _keys_rise(previous, keys):
@@ -172,7 +173,7 @@ class FinishedKeys:
         known: dict[object, Fields] = {}
         if self.look_up is not None:
             before = self.look_up(offset)
-            known, self._preceding = before.load_all_keys(offset), before._last
+            known, self._preceding = before.load_all_keys(offset), before.last
         for keys, fields in self._rising:
             known.update(_pair_fields(keys, fields))
         self._rising.clear()

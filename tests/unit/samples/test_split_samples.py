@@ -279,7 +279,7 @@ def test_duplicates_that_begin_anew_are_no_parts(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rising", [True, False])
 def test_a_run_that_resumes_between_samples_of_one_key(tmp_path, monkeypatch, kind, native, rising):
-    """Under ``duplicates="new"`` the sample before the first one may have its key: it is no part, and nothing to tell."""
+    """Under ``duplicates="new"`` the sample before the first one may have its key: it is no part of one."""
     monkeypatch.setenv("WDS_NATIVE", native)
     members = [("0.a", b"1"), ("0.b", b"1"), ("0.a", b"2"), ("1.a", b"1"), ("1.a", b"1"), ("1.a", b"3"), ("0.c", b"1")]
     with warnings.catch_warnings():
