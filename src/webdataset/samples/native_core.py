@@ -90,11 +90,12 @@ class NativeTaker:
             samples wait to be given; the next one continues.
     """
 
-    __slots__ = ("_file", "_grouper", "_take", "offsets", "paused", "samples")
+    __slots__ = ("_file", "_grouper", "_is_unchanged", "_take", "offsets", "paused", "samples")
 
     def __init__(self, core: "_native.Taker", grouper: Grouper) -> None:
         self._take = core.take
         self._grouper = grouper
+        self._is_unchanged = choose_file_check()
         self.samples: list[Sample] = []
         self.offsets: list[int] = []
         self.paused = False
@@ -124,11 +125,13 @@ class NativeTaker:
             return buf, pos, base
         samples, offsets = self.samples, self.offsets
         count, end = len(samples), base + len(buf)
-        descriptor, length = (-1, 0) if file is None or file.identity is None else (file.fileno(), file.identity.length)
+        descriptor, identity = (-1, None) if file is None else (file.fileno(), file.identity)
+        length = 0 if identity is None else identity.length
         buf, pos, base, sample, key, start, self.paused = self._take(
             buf, pos, base, *grouper.progress, samples, offsets, descriptor, length, most
         )
-        if file is not None and base + len(buf) != end:
+        moved = base + len(buf) != end
+        if file is not None and moved and not (identity and self._is_unchanged(descriptor, *identity)):
             try:
                 file.check_identity()
             except BaseException:  # taken back whatever it is, and raised again

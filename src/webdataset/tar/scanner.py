@@ -157,6 +157,21 @@ class TarScanner(MemberAssembly):
             self._try_advance(*left, members)
         return members
 
+    def take_waiting(self) -> bool:
+        """Let a taker that paused continue; tell whether it has paused again. Where not, ``feed_waiting`` continues."""
+        taker, left = self.taker, self._left
+        if taker is None or left is None or not taker.paused:
+            return False
+        try:
+            buf, pos, base = taker.take(*left, CHUNK)
+        except Exception as error:  # noqa: BLE001  kept, as by _try_advance
+            self.error, self._left = error, None
+            return False
+        end = len(buf)
+        self.offset = base + end
+        self._left = buf[pos:], max(0, pos - end), base + min(pos, end)
+        return taker.paused
+
     def _try_advance(self, buf: bytes, pos: int, base: int, members: list[Member]) -> None:
         try:
             self._advance(buf, pos, base, members)
