@@ -16,7 +16,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -29,6 +29,7 @@ from webdataset.tar.member_assembly import SHORT_NAME, MemberAssembly
 
 if TYPE_CHECKING:
     from webdataset import _native
+    from webdataset.tar.scanner import TarScanner
 
 PROTOCOL: Final = 3
 """What the compiled module must say of itself."""
@@ -149,6 +150,18 @@ class NativeTaker:
         """
         self.samples += samples
         self.offsets += offsets
+
+    def take_on(self, scanner: "TarScanner") -> Iterator[tuple[list[Sample], list[int]]]:
+        """Yield the lists of samples that come while this pauses again and again, between large ones.
+
+        This way is short, since the bytes of large samples have driven all code out of the processor's cache.
+
+        Args:
+            scanner: the one that this taker belongs to.
+        """
+        while scanner.take_waiting():
+            if self.samples:
+                yield self.collect()
 
     def collect(self) -> tuple[list[Sample], list[int]]:
         """Return the samples that were not given yet, and where each starts; then forget them."""

@@ -317,16 +317,7 @@ class ShardReader:
                 grouper.announce(scanner.coming, taker.samples)
             if taker.samples and (taker.paused or not scanner.waiting) and not self._at_end():
                 yield taker.collect()
-            yield from self._take_waiting(taker)
-
-    def _take_waiting(self, taker: NativeTaker) -> Iterator[tuple[list[Sample], list[int]]]:
-        """Yield the lists of a taker that pauses again and again, between large samples.
-
-        This way is short, since the bytes of a large sample have driven all code out of the processor's cache.
-        """
-        while self.scanner.take_waiting():
-            if taker.samples:
-                yield taker.collect()
+            yield from taker.take_on(scanner)
 
     def _at_end(self) -> bool:
         """Tell whether all of a local file has been read, and nobody looks on who is to see when its samples go."""
