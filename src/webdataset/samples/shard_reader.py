@@ -458,8 +458,7 @@ class ShardReader:
         yield from pieces
 
     def _plain(self, pieces: list[bytes]) -> Iterator[bytes]:
-        read = self._read
-        scanner = self.scanner
+        read, scanner = self._read, self.scanner
         # in a list, and popped: what a frame holds while it waits cannot be used again, and many streams wait at once
         while pieces[0]:
             yield pieces.pop()
