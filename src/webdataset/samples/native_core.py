@@ -14,6 +14,7 @@ by another rule), and with ``WDS_NATIVE=0``.
 import functools
 import importlib
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -27,8 +28,14 @@ from webdataset.tar.member_assembly import SHORT_NAME, MemberAssembly
 if TYPE_CHECKING:
     from webdataset import _native
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 """What the compiled module must say of itself."""
+
+
+Gather = Callable[[list[object], tuple[object, ...] | None], list[tuple[list[object], type | None, int]] | None]
+"""A list of samples, and the keys of dicts (None: of tuples), to (values, their type if bytes or str, size)."""
+Draw = Callable[..., bool]
+"""Draws samples of a worker's share; see ``_native.pyi``."""
 
 
 @functools.cache
@@ -55,6 +62,11 @@ def describe_native() -> str:
     if not settings.NATIVE.get():
         return "no: WDS_NATIVE=0"
     return load_native()[1]
+
+
+def find_core() -> ModuleType | None:
+    """Return the compiled module; None where there is none, or ``WDS_NATIVE=0``."""
+    return load_native()[0] if settings.NATIVE.get() else None
 
 
 class NativeTaker:
