@@ -88,7 +88,7 @@ clean: ## remove everything that these targets made
 	$(call PIP,.venv) --group docs
 	touch $@
 
-.venv/.test: .venv/.made pyproject.toml constraints.txt native/take_samples.c scripts/hatch_build.py
+.venv/.test: .venv/.made pyproject.toml constraints.txt $(wildcard native/*) scripts/hatch_build.py
 	$(call PIP,.venv) -e . --group test
 	touch $@
 

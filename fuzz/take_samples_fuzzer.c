@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 /* it has the definitions that it needs of Python.h, under the limited interface; what is used here is part of it */
-#include "../native/take_samples.c"
+#include "../native/module.c"
 
 #define HEAD 4 /* as in coverage_target.py */
 

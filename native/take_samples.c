@@ -15,26 +15,8 @@
    to Python it is as if the chunk had ended there. Before a body of LARGE bytes the call ends if samples wait to be
    given, so that they do not lie in memory beside it. */
 
-#define PY_SSIZE_T_CLEAN
-/* scripts/hatch_build.py defines it for Pythons without the global lock: they have no stable interface */
-#ifndef FREE_THREADED
-#define Py_LIMITED_API 0x030B0000
-#endif
-#include <Python.h>
-#include <stddef.h>
-#include <string.h>
-#ifndef _WIN32
-#include <sys/stat.h>
-#include <sys/uio.h>
-#endif
+#include "core.h"
 
-/* raised by one where the arguments or the result of `take` change; native_core.py compares it */
-#define PROTOCOL 3
-#ifndef SOURCE
-#define SOURCE "" /* digest of this file, where scripts/hatch_build.py compiles it */
-#endif
-
-#define BLOCK 512
 #define KNOWN 64
 #define KNOWN_BYTES 48
 /* bytes of a body from which on a read of its own costs less than to copy it */
@@ -125,19 +107,6 @@ static int is_indifferent(const unsigned char *body, Py_ssize_t size)
         else if (body[at] == '.' && has(body, at, "GNU.sparse")) return 0;
     }
     return (int)equals;
-}
-
-/* A value of a dict, owned; NULL where there is none, or with an error. */
-static PyObject *look_up(PyObject *dict, PyObject *name)
-{
-    PyObject *value = NULL;
-#ifdef FREE_THREADED
-    PyDict_GetItemRef(dict, name, &value);
-#else
-    value = PyDict_GetItemWithError(dict, name);
-    Py_XINCREF(value);
-#endif
-    return value;
 }
 
 /* The field of an extension; NULL where it is not known, or with MemoryError. It is the taker's until the next call. */
@@ -605,42 +574,3 @@ static PyObject *is_unchanged(PyObject *module, PyObject *args)
     return PyBool_FromLong(same);
 }
 #endif
-
-static PyMethodDef module_methods[] = {
-#ifndef _WIN32
-    {"is_unchanged", is_unchanged, METH_VARARGS, is_unchanged_doc},
-#endif
-    {NULL, NULL, 0, NULL},
-};
-
-static int start_module(PyObject *module)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, &Taker_spec, NULL);
-    if (type == NULL) return -1;
-    int failed = PyModule_AddObjectRef(module, "Taker", type);
-    Py_DECREF(type);
-    if (failed < 0) return -1;
-    if (PyModule_AddStringConstant(module, "SOURCE", SOURCE) < 0) return -1;
-    return PyModule_AddIntConstant(module, "PROTOCOL", PROTOCOL);
-}
-
-static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, (void *)start_module},
-#ifdef FREE_THREADED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-    {0, NULL},
-};
-
-static struct PyModuleDef module_definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "webdataset._native",
-    .m_doc = "The usual case of reading samples, in C; webdataset.samples.native_core decides whether it is used.",
-    .m_methods = module_methods,
-    .m_slots = module_slots,
-};
-
-PyMODINIT_FUNC PyInit__native(void)
-{
-    return PyModuleDef_Init(&module_definition);
-}

@@ -1,4 +1,4 @@
-"""Compiles the native core (``native/take_samples.c``) into the wheel, where a C compiler and Python's headers are.
+"""Compiles the native core (``native/module.c``) into the wheel, where a C compiler and Python's headers are.
 
 One module serves every CPython since 3.11 by its stable interface; a free-threaded Python has one of its own.
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "native/take_samples.c"
+SOURCES = "native"
 # such Pythons have no stable interface: each has a module of its own
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
@@ -63,7 +63,7 @@ class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
         if wanted == "0":
             return
         try:
-            content = compile_module(Path(self.root, SOURCE))
+            content = compile_module(Path(self.root, SOURCES))
         except BaseException as error:  # setuptools ends the process where there is no compiler
             if wanted == "1" or isinstance(error, KeyboardInterrupt):
                 raise
@@ -88,11 +88,29 @@ class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
             self._folder.cleanup()
 
 
-def compile_module(source: Path) -> bytes:
+def read_sources(folder: Path) -> dict[str, bytes]:
+    """Return the names and contents of the C files, by name.
+
+    Args:
+        folder: of the sources.
+    """
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in {".c", ".h"}}
+
+
+def digest_sources(folder: Path) -> str:
+    """Return what tells the sources of a compiled module from others.
+
+    Args:
+        folder: of the sources.
+    """
+    return hashlib.sha256(repr(read_sources(folder)).encode()).hexdigest()[:16]
+
+
+def compile_module(folder: Path) -> bytes:
     """Return the compiled module.
 
     Args:
-        source: the C file.
+        folder: of the sources.
 
     Raises:
         OSError: this Python is not CPython, or there is no compiler.
@@ -102,20 +120,20 @@ def compile_module(source: Path) -> bytes:
         raise OSError("this Python does not load modules of CPython")
     from setuptools import Distribution, Extension  # type: ignore[import-untyped]
 
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     usual = [] if os.name == "nt" else ["-O3", "-g0"]
     extension = Extension(
         "webdataset._native",
-        [source.name],
-        define_macros=[("SOURCE", f'"{digest}"'), *([("FREE_THREADED", "1")] if FREE_THREADED else [])],
+        ["module.c"],
+        define_macros=[("SOURCE", f'"{digest_sources(folder)}"'), *([("FREE_THREADED", "1")] if FREE_THREADED else [])],
         extra_compile_args=usual,
         py_limited_api=not FREE_THREADED,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        # the compiler is given the same words wherever the source is: builds are the same, byte for byte
-        Path(folder, source.name).write_bytes(source.read_bytes())
+    with tempfile.TemporaryDirectory() as place:
+        # the compiler is given the same words wherever the sources are: builds are the same, byte for byte
+        for name, content in read_sources(folder).items():
+            Path(place, name).write_bytes(content)
         before = Path.cwd()
-        os.chdir(folder)
+        os.chdir(place)
         try:
             command: Any = Distribution({"ext_modules": [extension]}).get_command_obj("build_ext")
             command.build_lib, command.build_temp = "lib", "temp"

@@ -1,9 +1,26 @@
+from collections.abc import Callable, Iterator
 from typing import Any
 
 PROTOCOL: int
 SOURCE: str
 
 def is_unchanged(file: int, length: int, changed_ns: int, /) -> bool: ...
+def draw(
+    samples: Iterator[tuple[Any, int]],
+    place: list[int],
+    stop: int,
+    end: object,
+    counts: tuple[dict[str, int], dict[str, int]],
+    indices: list[int],
+    beside: list[Any],
+    count: Callable[[int], None],
+    watch: Callable[[int, Any], None] | None,
+    page: object,
+    /,
+) -> bool: ...
+def gather(
+    samples: list[object], keys: tuple[object, ...] | None, /
+) -> list[tuple[list[object], type | None, int]] | None: ...
 
 class Taker:
     def __init__(self, stamp: dict[str, Any], fields: dict[str, str], common: dict[str, str], /) -> None: ...

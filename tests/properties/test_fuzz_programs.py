@@ -32,10 +32,12 @@ def changed_core(tmp_path, monkeypatch):
     spec.loader.exec_module(cores)
 
     def compile_changed(before, after):
-        source = cores.SOURCE.read_text()
+        folder = tmp_path / "native"
+        shutil.copytree(cores.SOURCE.parent, folder)
+        source = (folder / "take_samples.c").read_text()
         assert source.count(before) == 1
-        monkeypatch.setattr(cores, "SOURCE", tmp_path / "changed.c")
-        cores.SOURCE.write_text(source.replace(before, after))
+        (folder / "take_samples.c").write_text(source.replace(before, after))
+        monkeypatch.setattr(cores, "SOURCE", folder / "module.c")
         cores.compile_module(tmp_path / "_native.so", "-O1")
         return tmp_path / "_native.so"
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from webdataset.loading.shared_memory import Array, BatchColumn, BatchLayout, as_array, place_columns
+from webdataset.samples.native_core import Gather
 
 # forms of a column: a list that stays one; arrays of Python's numbers, of numpy's, of arrays; a list to be looked at
 LISTED, NUMBERS, SCALARS, STACKED, LOOSE = "listed", "numbers", "scalars", "stacked", "loose"
@@ -25,6 +26,7 @@ _LISTED_TYPES = frozenset([str, bytes, dict, list, tuple, type(None)])
 # so many values of a long list stand for all
 _WEIGHED = 4
 _SIZED = frozenset([str, bytes, bytearray])
+_ROWS = (tuple, list)
 _CONTAINERS = frozenset([dict, list, tuple])
 # that stand for a few bytes, as what does not say its size
 _PLAIN_TYPES = frozenset([int, float, bool, type(None)])
@@ -143,16 +145,21 @@ def collate_column(values: list[object]) -> FieldColumn:
     return FieldColumn(LOOSE, values, _weigh_list(values, kinds))
 
 
-def collate_rows(samples: Sequence[object]) -> Columns | None:
+def collate_rows(samples: Sequence[object], gather: Gather | None = None) -> Columns | None:
     """Return samples as columns; None where they are not of one kind, with the same fields.
 
     Args:
         samples: at least one.
+        gather: takes them apart in C; None where that is not compiled.
     """
+    # what is none of the usual is looked at below
+    columns = None if gather is None else _gather_rows(samples, gather)
+    if columns is not None:
+        return columns
     kinds = set(map(type, samples))
     if kinds == {dict}:
         return _collate_dicts(cast("Sequence[dict[object, object]]", samples))
-    if all(issubclass(kind, tuple | list) for kind in kinds):
+    if all(issubclass(kind, _ROWS) for kind in kinds):
         rows = cast("Sequence[Sequence[object]]", samples)
         if len(set(map(len, rows))) > 1:
             return None
@@ -163,8 +170,23 @@ def collate_rows(samples: Sequence[object]) -> Columns | None:
     return _make_columns("bare", (0,), [collate_column(list(samples))], len(samples))
 
 
+def _gather_rows(samples: Sequence[object], gather: Gather) -> Columns | None:
+    """Return dicts with the same fields, or tuples of one length, as columns; None for all else."""
+    first = samples[0]
+    keys = tuple(first) if type(first) is dict else None
+    found = gather(samples if type(samples) is list else list(samples), keys)
+    if found is None:
+        return None
+    fields = [
+        collate_column(values) if kind is None else FieldColumn(LISTED, values, size) for values, kind, size in found
+    ]
+    if keys is None:
+        return _make_columns("tuple", tuple(range(len(fields))), fields, len(samples))
+    return _make_columns("dict", keys, fields, len(samples))
+
+
 def _make_columns(kind: str, keys: tuple[object, ...], fields: list[FieldColumn], size: int) -> Columns:
-    return Columns(kind, keys, list(fields), size, sum(column.size_bytes for column in fields))
+    return Columns(kind, keys, list(fields), size, sum([column.size_bytes for column in fields]))
 
 
 def _collate_dicts(samples: Sequence[dict[object, object]]) -> Columns | None:

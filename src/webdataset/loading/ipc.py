@@ -9,13 +9,13 @@ after the other, and out of it when the part is received, so that the segment ca
 No segment outlives both processes, however they end.
 """
 
-import io
 import itertools
 import mmap
 import operator
 import pickle
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -40,6 +40,8 @@ _BYTES = frozenset([bytes])
 # of a part that comes through the pipe: the first byte (no pickle's), the number of pieces; the size of each
 _PART = 0x50
 _INLINE = struct.Struct("<BI")
+# the same of one piece, with its size
+_INLINE_ALONE = struct.Struct("<BII")
 # of a part in a segment: the first byte, the number of pieces, the segment; the size of each
 _FAR_PART = 0x46
 _FAR = struct.Struct("<BII")
@@ -48,6 +50,9 @@ _GRANT = 0x47
 _CREDIT = struct.Struct("<Bqq??")
 _LEAST_BYTES = 1 << 18
 _ALIGNMENT = 64
+# fields of a column; from a tuple of them to a column, without a call of Python
+_WHOLE = len(FieldColumn._fields)
+_restore_column = partial(tuple.__new__, FieldColumn)
 # a part or columns as a tuple of values that are pickled fast
 Packed = tuple[Any, ...]
 # of all workers; each costs a descriptor, of which a program may have 1024 as a rule
@@ -56,8 +61,40 @@ _MOST_SEGMENTS = 128
 _SEGMENTS = range(8, 64)
 
 
+class _Stream:
+    """What a pickler writes to.
+
+    Args:
+        write: takes bytes.
+    """
+
+    __slots__ = ("write",)
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self.write = write
+
+
 class _Pickler(pickle.Pickler):
-    """Pickles CPU tensors as arrays, which travel without a copy into the stream."""
+    """Pickles CPU tensors as arrays, which travel without a copy into the stream.
+
+    It is used again and again, and keeps nothing of a value between two calls.
+    """
+
+    def __init__(self) -> None:
+        self._written: list[bytes] = []
+        self._buffers: list[pickle.PickleBuffer] = []
+        super().__init__(_Stream(self._written.append), 5, buffer_callback=self._buffers.append)
+
+    def pickle_value(self, value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
+        """Return a value as bytes, and the buffers that go beside them."""
+        written, buffers = self._written, self._buffers
+        try:
+            self.dump(value)
+            return written[0] if len(written) == 1 else b"".join(written), buffers.copy()
+        finally:
+            self.clear_memo()
+            written.clear()
+            buffers.clear()
 
     def reducer_override(self, value: object) -> tuple[Callable[..., object], tuple[object]]:
         torch = loaded_module("torch")
@@ -156,11 +193,11 @@ def _pack_columns(columns: Columns, payloads: list[bytes]) -> Packed:
 def _pack_values(column: FieldColumn, payloads: list[bytes], *, large: bool) -> Packed:
     values = column.values
     if not large:
-        return column.form, values
+        return column.form, values, 0, False
     if set(map(type, values)) == _BYTES and sum(map(len, values)) >= max(_INLINE_BYTES, _LARGE_BYTES * len(values)):
         payloads += values
         return column.form, len(values)
-    return column.form, _expose_bytes(values, 1)
+    return column.form, _expose_bytes(values, 1), 0, False
 
 
 def _unpack_columns(packed: Packed, payloads: Iterator[bytes]) -> Columns:
@@ -169,14 +206,15 @@ def _unpack_columns(packed: Packed, payloads: Iterator[bytes]) -> Columns:
     for field in fields:
         if field is None:
             found.append(None)
-            continue
-        form, values, *dtype = field
-        if dtype:
+        elif len(field) == _WHOLE:
+            found.append(_restore_column(field))
+        elif len(field) == 2:
+            form, count = field
+            found.append(FieldColumn(form, list(itertools.islice(payloads, count))))
+        else:
+            form, values, dtype = field
             # a copy of numbers, since it becomes the consumer's
-            values = np.frombuffer(values, dtype[0]).copy()
-        elif type(values) is int:
-            values = list(itertools.islice(payloads, values))
-        found.append(FieldColumn(form, values))
+            found.append(FieldColumn(form, np.frombuffer(values, dtype).copy()))
     return Columns(kind, keys, found, *rest)
 
 
@@ -202,6 +240,7 @@ def unpack_credit(message: bytes) -> tuple[WindowCredit, tuple[int, ...]] | None
 
 # the largest block that glibc takes for a hint
 _MOST_KEPT_BYTES = (1 << 25) - (1 << 16)
+_KEPT_WINDOWS = 2
 
 
 def _keep_freed_memory(size_bytes: int) -> None:
@@ -219,6 +258,7 @@ class PartSender:
 
     def __init__(self, pipe: MessagePipe) -> None:
         self._pipe = pipe
+        self._pickler = _Pickler()
         self._segments: dict[int, mmap.mmap] = {}
         self._free: list[int] = []
 
@@ -233,17 +273,18 @@ class PartSender:
             FlowError: a sample that cannot be pickled.
             SharedMemoryError: there is no memory for a large one.
         """
-        buffers: list[pickle.PickleBuffer] = []
         payloads: list[bytes] = []
-        stream = io.BytesIO()
         try:
-            _Pickler(stream, 5, buffer_callback=buffers.append).dump(_pack_part(part, payloads))
+            content, buffers = self._pickler.pickle_value(_pack_part(part, payloads))
         except Exception as error:  # whatever pickling a user's object raises
             raise FlowError(
                 f"a sample cannot be sent from a worker process, since it cannot be pickled ({describe_error(error)}): "
                 "take the field out before the loader, or use mode='threads'"
             ) from error
-        pieces: list[bytes | memoryview] = [stream.getbuffer(), *[buffer.raw() for buffer in buffers], *payloads]
+        if not buffers and not payloads and len(content) <= _INLINE_BYTES:
+            self._pipe.send(_INLINE_ALONE.pack(_PART, 1, len(content)), content)
+            return
+        pieces: list[bytes | memoryview] = [content, *[buffer.raw() for buffer in buffers], *payloads]
         sizes = [len(piece) for piece in pieces]
         if sum(sizes) <= _INLINE_BYTES:
             self._pipe.send(_INLINE.pack(_PART, len(sizes)), struct.pack(f"<{len(sizes)}I", *sizes), *pieces)
@@ -338,8 +379,8 @@ class PartReceiver:
         starts = list(itertools.accumulate([size + -size % _ALIGNMENT for size in sizes], initial=0))
         if starts[-1] - starts[count] > self._largest:
             self._largest = block.size_bytes
-            # the payloads of a batch are freed all at once
-            _keep_freed_memory(self._largest * self._workers)
+            # the payloads of a batch are freed all at once, and those of all windows at the end of an epoch
+            _keep_freed_memory(self._largest * self._workers * _KEPT_WINDOWS)
         cut = block.memory.__getitem__
         payloads = map(cut, map(slice, starts[count:], map(operator.add, starts[count:], sizes[count:])))
         if count == 1:

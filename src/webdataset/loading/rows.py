@@ -149,6 +149,8 @@ class RowAllocator:
         """
         self._drawn += count
         self.offered = bool(rows.views)
+        if not rows.views and not self._held and rows.mode != OFF:
+            return []
         busy = self.busy()
         patience = 2 * turn + _SLACK
         if any(self._drawn - drawn > patience for drawn, _, _ in self._held):

@@ -265,17 +265,22 @@ _HEAD = struct.Struct("qHH200s")
 class WorkerProgressPage:
     """What one worker read last, in a page of shared memory; it can be read after the process has died.
 
-    Written once a sample, without a system call.
+    Written once a sample, without a system call: by the native core, where a sample is a usual one.
 
     Args:
         memory: uint8 array over the page.
         number: the worker's.
+
+    Attributes:
+        memory: that it is written to.
+        url: that stands there, as it was given.
+        look_again: until then, by ``time.monotonic()``, the worker need not look for orders.
     """
 
     def __init__(self, memory: npt.NDArray[np.uint8], number: int) -> None:
-        self._memory = memory.data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
-        # that stands there, as it was given
-        self._url: object = b""
+        self.memory = memory.data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
+        self.url: object = b""
+        self.look_again = 0.0
         self._url_bytes = 0
 
     def write(self, index: int, sample: object, reading: bytes) -> None:
@@ -286,23 +291,37 @@ class WorkerProgressPage:
             sample: any; key and url are known where it is a dictionary that has them.
             reading: url of the shard, for other samples.
         """
+        if type(sample) is dict:
+            named = sample.get("__key__")
+            if type(named) is str and sample.get("__url__") is self.url:
+                # the usual sample: the url stands there. A key that is too long, or no UTF-8, is seen to below
+                try:
+                    key = named.encode()
+                    _HEAD.pack_into(self.memory, 0, index + 1, len(key), self._url_bytes, key)
+                except (UnicodeEncodeError, struct.error):
+                    pass
+                else:
+                    return
+        self._write_any(index, sample, reading)
+
+    def _write_any(self, index: int, sample: object, reading: bytes) -> None:
         key, url = b"", cast("object", reading)
         if type(sample) is dict:
             named = sample.get("__key__", "")
             key = (named if type(named) is str else str(named)).encode("utf-8", "replace")[:_KEY_BYTES]
             url = sample.get("__url__") or reading
-        if url is not self._url:
+        if url is not self.url:
             self._write_url(url)
-        _HEAD.pack_into(self._memory, 0, index + 1, len(key), self._url_bytes, key)
+        _HEAD.pack_into(self.memory, 0, index + 1, len(key), self._url_bytes, key)
 
     def _write_url(self, url: object) -> None:
         shown = (url if isinstance(url, bytes) else str(url).encode("utf-8", "replace"))[:_URL_BYTES]
-        self._memory[_HEAD.size : _HEAD.size + len(shown)] = shown
-        self._url, self._url_bytes = url, len(shown)
+        self.memory[_HEAD.size : _HEAD.size + len(shown)] = shown
+        self.url, self._url_bytes = url, len(shown)
 
     def load(self) -> tuple[int | None, str, str]:
         """Return index, key and url of the sample noted last; None and nothing before the first."""
-        index, count, url, key = _HEAD.unpack_from(self._memory, 0)
+        index, count, url, key = _HEAD.unpack_from(self.memory, 0)
         shown = key[:count].decode("utf-8", "replace")
-        where = bytes(self._memory[_HEAD.size : _HEAD.size + url]).decode("utf-8", "replace")
+        where = bytes(self.memory[_HEAD.size : _HEAD.size + url]).decode("utf-8", "replace")
         return (index - 1 if index else None), shown, where

@@ -12,6 +12,7 @@ Gives parts by rising window; never waits for another worker, and keeps no sampl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from webdataset.codecs.images.output_buffer import use_provider
@@ -21,7 +22,8 @@ from webdataset.flow.timing import Row, StageMeter
 from webdataset.flow.virtual_stream import END
 from webdataset.loading.columns import Columns, collate_beside, collate_rows
 from webdataset.loading.rows import OFF, RowAllocator, WindowRows
-from webdataset.loading.shared_memory import Array, BatchLayout
+from webdataset.loading.shared_memory import Array, BatchLayout, WorkerProgressPage
+from webdataset.samples.native_core import Draw, Gather, find_core
 from webdataset.stages.base import Json
 
 _OFTEN_SECONDS = 0.25
@@ -207,6 +209,7 @@ class EpochWork:
         watch: called with each sample's index and the sample, before it is written;
             may raise EpochCancelled. None for none.
         allocator: offers rows to decoders; kept from epoch to epoch.
+        page: where each sample is noted: for a usual one, ``watch`` may be left out until the page says so.
     """
 
     share: WorkerShare
@@ -216,6 +219,7 @@ class EpochWork:
     leave: Callable[[int], WindowCredit]
     watch: Callable[[int, object], None] | None
     allocator: RowAllocator
+    page: WorkerProgressPage | None = None
 
 
 class WorkerLoop:
@@ -225,6 +229,7 @@ class WorkerLoop:
         self.work = work
         self.share = work.share
         self.notes = MetricsRecorder(work.share)
+        self._core = find_core()
         # that it works on
         self.window = 0
         # its rows and block, until they are looked at
@@ -325,11 +330,13 @@ class WorkerLoop:
         part.over = part.over or following >= NEVER
         part.turns += len(indices)
         if granted.collating and indices:
-            _collate_part(part, rows)
+            _collate_part(part, rows, None if self._core is None else self._core.gather)
         self._working += time.perf_counter() - began
 
     def _draw(self, part: WindowPart, indices: list[int], samples: Drawn, stop: int) -> int:
         """Draw samples as they are, up to an index; return the lowest index that the next one can have."""
+        if self._core is not None:
+            return self._draw_by_core(self._core.draw, part, indices, samples, stop)
         watch, skips, drops = self.work.watch, self.notes.skips, self.notes.drops
         index, beside = indices.append, part.beside.append
         following = self.share.following
@@ -353,6 +360,18 @@ class WorkerLoop:
             self._count(part, following)
         part.over = True
         return following
+
+    def _draw_by_core(self, draw: Draw, part: WindowPart, indices: list[int], samples: Drawn, stop: int) -> int:
+        """Do the same in C."""
+        work, counts = self.work, (self.notes.skips, self.notes.drops)
+        place = [self.share.following, part.turns]
+        count = partial(self._count, part)
+        try:
+            full = draw(samples, place, stop, END, counts, indices, part.beside, count, work.watch, work.page)
+        finally:
+            self.share.following, part.turns = place
+        part.over = part.over or not full
+        return self.share.following
 
     def _place(self, part: WindowPart, rows: WindowRows, indices: list[int], samples: Drawn, stop: int) -> int:
         """Draw samples and write them into their rows, up to an index; return the lowest that can follow."""
@@ -422,11 +441,11 @@ def _name_rows(indices: list[int], first: int) -> Sequence[int]:
     return [index - first for index in indices]
 
 
-def _collate_part(part: WindowPart, rows: WindowRows) -> None:
+def _collate_part(part: WindowPart, rows: WindowRows, gather: Gather | None) -> None:
     """Make columns of a part's samples, where they fit into one batch."""
     if rows.layout is not None and all(part.placed):
         columns: Columns | None = collate_beside(rows.layout, rows.others, part.beside, rows.shown)
     else:
-        columns = None if any(part.placed) else collate_rows(part.beside)
+        columns = None if any(part.placed) else collate_rows(part.beside, gather)
     if columns is not None:
         part.columns, part.beside, part.placed = columns, [], []

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
@@ -21,6 +22,7 @@ from typing import NoReturn
 import numpy as np
 
 from webdataset.core import distributed
+from webdataset.core.errors import FlowError
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.process_pool import make_portable
 from webdataset.core.seeds import hash_seed
@@ -115,9 +117,7 @@ class WorkerProcess:
         self._beginning: EpochStart | None = None
         self._stopped = False
         self._allocator = RowAllocator()
-        self._looked = 0.0
         self._share: WorkerShare | None = None
-        self._reading = b""
 
     def work(self) -> None:
         """Work on one epoch after the other."""
@@ -174,9 +174,8 @@ class WorkerProcess:
         loop: WorkerLoop | None = None
         try:
             share = self._share = duty.origin.share(beginning, duty.number, duty.workers)
-            work = EpochWork(
-                share, duty.span, beginning.start, duty.number, self._leave, self._report_position, self._allocator
-            )
+            watch, page = self._watch_samples(), self._board
+            work = EpochWork(share, duty.span, beginning.start, duty.number, self._leave, watch, self._allocator, page)
             loop = WorkerLoop(work)
             for part in loop.parts():
                 sent = part.window
@@ -209,21 +208,29 @@ class WorkerProcess:
                 raise EpochCancelled
             self._receive_order()
 
-    def _report_position(self, index: int, sample: object) -> None:
-        """Say what was read last, and look for orders now and then."""
-        now = time.monotonic()
-        if now - self._looked <= _LOOK_SECONDS:
-            if self._board is not None:
-                self._board.write(index, sample, self._reading)
-            return
-        if self._share is not None:
-            self._reading = self._share.reading().encode("utf-8", "replace")
-        if self._board is not None:
-            self._board.write(index, sample, self._reading)
-        self._looked = now
-        self._receive_orders()
-        if self._stopped:
-            raise EpochCancelled
+    def _watch_samples(self) -> Callable[[int, object], None]:
+        """Return what is called with each sample: it says what was read last, and looks for orders now and then."""
+        page, reading, monotonic = self._board, b"", time.monotonic
+        if page is None:
+            raise FlowError("a worker has no page of progress")
+        # the first sample of an epoch asks what is read
+        page.look_again = 0.0
+
+        def report_position(index: int, sample: object) -> None:
+            nonlocal reading
+            now = monotonic()
+            if now <= page.look_again:
+                page.write(index, sample, reading)
+                return
+            if self._share is not None:
+                reading = self._share.reading().encode("utf-8", "replace")
+            page.write(index, sample, reading)
+            page.look_again = now + _LOOK_SECONDS
+            self._receive_orders()
+            if self._stopped:
+                raise EpochCancelled
+
+        return report_position
 
 
 def _seed_generators(seed: int, *, torch: bool) -> None:

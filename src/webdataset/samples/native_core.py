@@ -35,6 +35,12 @@ PROTOCOL: Final = 3
 """What the compiled module must say of itself."""
 
 
+Gather = Callable[[list[object], tuple[object, ...] | None], list[tuple[list[object], type | None, int]] | None]
+"""A list of samples, and the keys of dicts (None: of tuples), to (values, their type if bytes or str, size)."""
+Draw = Callable[..., bool]
+"""Draws samples of a worker's share; see ``_native.pyi``."""
+
+
 @functools.cache
 def load_native() -> tuple[ModuleType | None, str]:
     """Return the compiled module, or None, and in words which of the two it is and why."""
@@ -61,6 +67,11 @@ def describe_native() -> str:
     return load_native()[1]
 
 
+def find_core() -> ModuleType | None:
+    """Return the compiled module; None where there is none, or ``WDS_NATIVE=0``."""
+    return load_native()[0] if settings.NATIVE.get() else None
+
+
 def is_file_unchanged(descriptor: int, length: int, changed_ns: int) -> bool:
     """Tell whether an open file has so many bytes, and was last changed at this time, in nanoseconds.
 
@@ -73,8 +84,8 @@ def is_file_unchanged(descriptor: int, length: int, changed_ns: int) -> bool:
 
 def choose_file_check() -> Callable[[int, int, int], bool]:
     """Return :func:`is_file_unchanged`, or what does the same in C, in a quarter of its time."""
-    module = load_native()[0] if settings.NATIVE.get() else None
-    return is_file_unchanged if module is None else getattr(module, "is_unchanged", is_file_unchanged)
+    core = find_core()
+    return is_file_unchanged if core is None else getattr(core, "is_unchanged", is_file_unchanged)
 
 
 class NativeTaker:

@@ -1,11 +1,16 @@
 """Samples as columns: what workers make of them, and what the consumer does with them."""
 
+import collections
+import gc
 import multiprocessing
 import sys
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import webdataset as wds
 from webdataset.loading.columns import (
@@ -22,6 +27,31 @@ from webdataset.loading.columns import (
 from webdataset.loading.ipc import PartReceiver, PartSender, pack_credit, unpack_credit
 from webdataset.loading.message_pipe import MessagePipe
 from webdataset.loading.worker import WindowCredit, WindowPart
+from webdataset.samples.native_core import find_core, load_native
+
+needs_core = pytest.mark.skipif(load_native()[0] is None, reason="the native core is not compiled")
+
+
+class Word(str):
+    """A text that is more than one."""
+
+    __slots__ = ()
+
+
+class Chunk(bytes):
+    """Bytes that are more than that."""
+
+
+class Fields(dict):
+    """Fields that are more than a dictionary."""
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+VALUES = st.sampled_from(
+    [b"", b"bytes", "", "text", "\udcff", "\U0001f600", 1, 2.5, True, None, ["a"], {"b": 1}, (), np.zeros(2)]
+    + [np.int8(3), Word("w"), Chunk(b"c"), bytearray(b"a"), 1 << 70]
+)
 
 
 @pytest.mark.parametrize(
@@ -158,3 +188,132 @@ def test_a_batch_is_weighed_by_its_columns():
     with wds.Loader(samples, 64, workers=2) as loader:
         list(loader)
         assert loader.stats().bytes == weight
+
+
+def describe_columns(columns):
+    """Return all that can be seen of some columns."""
+    if columns is None:
+        return None
+    values = [[(type(one), repr(one)) for one in each.to_list()] for each in columns.fields]
+    forms = [(each.form, each.size_bytes) for each in columns.fields]
+    return columns.kind, columns.keys, forms, values, columns.size, columns.size_bytes
+
+
+@st.composite
+def samples_alike_or_not(draw):
+    """Return samples of one kind, most of which have the same fields."""
+    width = draw(st.integers(0, 4) | st.just(70))
+    keys = draw(st.permutations([*"ab", 3, None])) + [f"k{n}" for n in range(70)]
+    samples = []
+    for _ in range(draw(st.integers(1, 6))):
+        values = [draw(VALUES) if place < 4 else b"x" for place in range(width)]
+        kind = draw(st.sampled_from(["dict"] * 4 + ["tuple"] * 4 + ["list", "subclass", "named", "bare", "other"]))
+        named = dict(zip(draw(st.sampled_from([keys[:width], keys[:width][::-1]])), values, strict=True))
+        made = {"dict": named, "tuple": tuple(values), "list": values, "subclass": Fields(named), "bare": draw(VALUES)}
+        made |= {"named": Pair(1, b"x"), "other": dict.fromkeys([*named, "more"], 1)}
+        samples.append(made[kind])
+    alike = draw(st.sampled_from([None, dict, tuple]))
+    return [sample for sample in samples if alike is None or type(sample) is alike] or samples
+
+
+@needs_core
+@given(samples_alike_or_not())
+def test_the_core_takes_samples_apart_as_python_does(samples):
+    """Values, their types and their order, what they weigh, and which samples fit into one batch."""
+    gather = load_native()[0].gather
+    assert describe_columns(collate_rows(samples, gather)) == describe_columns(collate_rows(samples))
+
+
+class Changing:
+    """A key that changes a list when it is compared, or refuses to be."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def __hash__(self):
+        return 7
+
+    def __eq__(self, other):
+        return self is other or self.change()
+
+
+@needs_core
+def test_the_core_survives_keys_that_run_code():
+    """A list that shrinks meanwhile has no columns, and an error of theirs is raised."""
+    gather = load_native()[0].gather
+    samples: list[object] = []
+    samples += [{Changing(lambda: samples.clear() or True): b"a"} for _ in range(3)]
+    assert gather(samples, (Changing(lambda: False),)) is None
+    assert samples == []
+    samples = [{Changing(lambda: 1 / 0): b"a"}]
+    with pytest.raises(ZeroDivisionError):
+        gather(samples, (Changing(lambda: False),))
+    assert gather([{}], (1,)) is gather([{"a": 1}], ()) is gather([], None) is gather([()], None) is None
+    assert gather([{"a": 1}], ["a"]) is None
+    with pytest.raises(TypeError):
+        gather(((1,),), None)
+
+
+@needs_core
+def test_the_core_keeps_nothing_of_the_samples():
+    """Whether it makes columns, stops in their midst, or raises."""
+    gather = load_native()[0].gather
+    value, other = object(), object()
+    before = sys.getrefcount(value), sys.getrefcount(other)
+    cases = [
+        ([{"a": value, "b": other}] * 3, ("a", "b")),
+        ([(value, other)] * 3, None),
+        ([{"a": value, "b": other}, {"a": value}], ("a", "b")),
+        ([{"a": value, "b": other}, {"a": value, "c": other}], ("a", "b")),
+        ([(value, other), (value,)], None),
+    ]
+    for _ in range(100):
+        assert [gather(*case) is None for case in cases] == [False, False, True, True, True]
+        samples = [{"a": value, Changing(lambda: 1 / 0): other}]
+        with pytest.raises(ZeroDivisionError):
+            gather(samples, ("a", Changing(lambda: False)))
+        del samples
+    del cases
+    gc.collect()
+    assert (sys.getrefcount(value), sys.getrefcount(other)) == before
+
+
+@needs_core
+def test_the_core_is_used_where_it_is_wanted(monkeypatch):
+    """A worker draws and collates by it, and without it under ``WDS_NATIVE=0``."""
+    core = load_native()[0]
+    calls: list[object] = []
+
+    def gather(samples, keys):
+        calls.append(len(samples))
+        return core.gather(samples, keys)
+
+    def draw(*args):
+        calls.append("draw")
+        return core.draw(*args)
+
+    monkeypatch.setattr("webdataset.loading.worker.find_core", lambda: SimpleNamespace(gather=gather, draw=draw))
+    assert len(list(wds.Loader([(1,)] * 8, 4))) == 2
+    assert calls == ["draw", 4, "draw", 4, "draw"]
+    monkeypatch.setenv("WDS_NATIVE", "0")
+    assert find_core() is None
+
+
+def test_a_sender_keeps_nothing_of_what_it_sent():
+    """Neither of a part, nor of one that cannot be sent."""
+    ours, theirs = multiprocessing.Pipe()
+    sender, receiver = PartSender(MessagePipe(ours)), PartReceiver(MessagePipe(theirs), 1)
+    for fails in (False, True):
+        array = np.zeros(3)
+        gone, samples = weakref.ref(array), [{"a": array, "b": (lambda: None) if fails else 1}]
+        if fails:
+            with pytest.raises(wds.WebDatasetError, match="cannot be pickled"):
+                sender.send(WindowPart(0, 0, range(1), beside=samples))
+        else:
+            sender.send(WindowPart(0, 0, range(1), beside=samples))
+            assert receiver.receive().beside[0]["a"].tolist() == [0, 0, 0]
+        del array, samples
+        gc.collect()
+        assert gone() is None
+    sender.send(WindowPart(0, 1, range(1), beside=[5]))
+    assert receiver.receive().beside == [5]

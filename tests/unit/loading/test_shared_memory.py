@@ -80,4 +80,14 @@ def test_what_a_worker_noted_can_be_read(sample, shown):
     assert pages[1].load() == (None, "", "")
     pages[1].write(0, sample, b"reading.tar")
     assert pages[1].load() == (0, *shown)
+    # the url stands there already
+    same = isinstance(sample, dict) and "__url__" in sample
+    pages[1].write(1, {"__key__": "other", "__url__": sample["__url__"]} if same else 5, b"reading.tar")
+    assert pages[1].load()[:2] == (1, "other" if same else "")
+    pages[1].write(2, sample, b"reading.tar")
+    assert pages[1].load() == (2, *shown)
+    pages[1].write(3, {"__key__": "x" * 70_000, "__url__": "b.tar"}, b"reading.tar")
+    assert pages[1].load() == (3, "x" * 200, "b.tar")
+    pages[1].write(4, sample, b"reading.tar")
+    assert pages[1].load() == (4, *shown)
     assert [pages[0].load(), pages[2].load()] == [(None, "", "")] * 2

@@ -1,6 +1,8 @@
 """Streams to samples: positions, errors, resuming, closing."""
 
 import io
+import resource
+import sys
 import tracemalloc
 import warnings
 from itertools import islice
@@ -11,7 +13,7 @@ import pytest
 from webdataset.core.error_handlers import ignore_and_continue, ignore_and_stop
 from webdataset.core.errors import BadHeader, DuplicateField, Truncated, UsageError
 from webdataset.samples.members import OpenedUrls, expanded_members, group_members, shard_members
-from webdataset.samples.sample_reader import Position, Reading, read_samples
+from webdataset.samples.sample_reader import Position, Reading, configure_allocator, read_samples
 from webdataset.tar.scanner import CHUNK
 from webdataset.testing.archives import COMPRESSIONS, archive, compressed, member
 
@@ -281,3 +283,12 @@ def test_shard_members_keep_metadata_on_request():
     data = archive(member(b"__meta__/a.x", b"1"), member(b"b.x", b"2"))
     assert [m["fname"] for m in shard_members(opened(data)[0], Reading())] == ["b.x"]
     assert [m["fname"] for m in shard_members(opened(data)[0], Reading(), None)] == ["__meta__/a.x", "b.x"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are counted as Linux does")
+def test_the_allocator_is_told_without_touching_memory():
+    """A worker's first sample does not wait until 16 MB are written: that would be 4096 pages."""
+    configure_allocator.__wrapped__()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    configure_allocator.__wrapped__()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 500

@@ -1,0 +1,40 @@
+/* What the parts of the native core share. They are compiled as one file, module.c. */
+
+#ifndef WEBDATASET_CORE_H
+#define WEBDATASET_CORE_H
+#define PY_SSIZE_T_CLEAN
+/* scripts/hatch_build.py defines it for Pythons without the global lock: they have no stable interface */
+#ifndef FREE_THREADED
+#define Py_LIMITED_API 0x030B0000
+#endif
+#include <Python.h>
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+#ifndef _WIN32
+#include <sys/stat.h>
+#include <sys/uio.h>
+#endif
+
+/* raised by one where the arguments or the result of a function change; native_core.py compares it */
+#define PROTOCOL 3
+#ifndef SOURCE
+#define SOURCE "" /* digest of these files, where scripts/hatch_build.py compiles it */
+#endif
+
+#define BLOCK 512
+
+/* A value of a dict, owned; NULL where there is none, or with an error. */
+static PyObject *look_up(PyObject *dict, PyObject *name)
+{
+    PyObject *value = NULL;
+#ifdef FREE_THREADED
+    PyDict_GetItemRef(dict, name, &value);
+#else
+    value = PyDict_GetItemWithError(dict, name);
+    Py_XINCREF(value);
+#endif
+    return value;
+}
+
+#endif
