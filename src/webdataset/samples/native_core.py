@@ -27,7 +27,7 @@ from webdataset.tar.member_assembly import SHORT_NAME, MemberAssembly
 if TYPE_CHECKING:
     from webdataset import _native
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 """What the compiled module must say of itself."""
 
 
@@ -48,6 +48,11 @@ def load_native() -> tuple[ModuleType | None, str]:
     if module.PROTOCOL != PROTOCOL:
         return None, f"no: it was compiled from another version ({module.PROTOCOL}, not {PROTOCOL}): install again"
     return module, "yes"
+
+
+def find_native() -> ModuleType | None:
+    """Return the compiled module where it is used."""
+    return load_native()[0] if settings.NATIVE.get() else None
 
 
 def describe_native() -> str:
@@ -142,7 +147,7 @@ def open_taker(assembly: MemberAssembly, grouper: Grouper) -> NativeTaker | None
     """
     limits = assembly.limits
     usual = limits.name_bytes >= SHORT_NAME and limits.record_bytes >= BLOCK and limits.chain > 0
-    if assembly.admit is not None or not usual or not grouper.is_plain or not settings.NATIVE.get():
+    if assembly.admit is not None or not usual or not grouper.is_plain:
         return None
-    module = load_native()[0]
+    module = find_native()
     return None if module is None else NativeTaker(module.Taker(*grouper.template), grouper)

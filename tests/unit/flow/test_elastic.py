@@ -316,7 +316,10 @@ def test_refusals_name_the_difference(urls):
         {"memories": {"0": [-1]}},
         {"memories": {"0": [1, 2]}},
         {"streams": "6"},
-        {"memories": {str(number): [1, 0, 1, None, [{"wrong": 1}] * 3] for number in range(6)}},
+        *(
+            {"memories": {str(number): [1, 0, 1, None, memories] for number in range(6)}}
+            for memories in ([{"wrong": 1}] * 3, [[{"wrong": 1}, None]] * 3, [[[1], {"wrong": 1}]] * 3, [[None]] * 3, 3)
+        ),
     ],
 )
 def test_what_is_no_state(urls, broken):

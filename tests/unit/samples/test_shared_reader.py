@@ -341,7 +341,7 @@ def test_states_do_not_tell_how_samples_were_taken(tmp_path, monkeypatch):
     run = states()
     assert len(ahead) == 800
     assert [number for number in range(800) if ahead[number] != run[number]] == []
-    rises = [{memory[4][-1][-1] for memory in json.loads(state)["memories"].values() if memory} for _, state in ahead]
+    rises = [{memory[4][-1][1][-1] for memory in json.loads(state)["memories"].values() if memory} for _, state in ahead]
     assert {1} in rises
     assert {0} in rises
 
