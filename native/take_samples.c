@@ -831,13 +831,13 @@ static const char sum_streams_doc[] =
 static int sum_named(PyObject *name, PyObject *state, PyObject *sums, long long *received, uint32_t *total)
 {
     PyObject *before = Py_XNewRef(PyDict_GetItemWithError(sums, name));
-    if (before == NULL || !PyTuple_CheckExact(before) || PyTuple_Size(before) != 5 || !PyList_CheckExact(state)
-        || PyList_Size(state) != 5) {
+    if (before == NULL || !PyTuple_CheckExact(before) || PyTuple_Size(before) != 5) {
         Py_XDECREF(before);
         return 0;
     }
+    int running = PyList_CheckExact(state) && PyList_Size(state) == 5;
     if (PyTuple_GetItem(before, 0) != state) {
-        PyObject *now = sum_known(state, before);
+        PyObject *now = running ? sum_known(state, before) : NULL;
         Py_DECREF(before);
         before = now;
         if (now == NULL || PyDict_SetItem(sums, name, now) < 0) {
@@ -845,9 +845,12 @@ static int sum_named(PyObject *name, PyObject *state, PyObject *sums, long long 
             return 0;
         }
     }
-    PyObject *count = list_item(state, 0);
-    long long given = count == NULL ? -1 : PyLong_AsLongLong(count);
-    Py_XDECREF(count);
+    long long given = 0;
+    if (state != Py_None) {
+        PyObject *count = PyList_CheckExact(state) ? list_item(state, 0) : NULL;
+        given = count == NULL ? -1 : PyLong_AsLongLong(count);
+        Py_XDECREF(count);
+    }
     *total ^= (uint32_t)PyLong_AsUnsignedLong(PyTuple_GetItem(before, 1));
     Py_DECREF(before);
     if (given < 0 || given > LARGEST_COUNT) return 0;

@@ -16,11 +16,11 @@ Never uses a part of a state that was not checked; errors name the entry that is
 """
 
 import json
-import marshal
-import zlib
 from collections.abc import Iterable, Mapping
+from marshal import dumps
 from operator import is_
 from typing import Any, TypeAlias, cast
+from zlib import crc32
 
 from webdataset.core.distributed import worker_info
 from webdataset.core.errors import StateMismatch, UsageError
@@ -45,6 +45,7 @@ _LARGEST = (1 << 53) - 1  # exact in JSON everywhere
 _SEEDS = 1 << 4096
 _QUOTED_LENGTH = 120  # characters
 _encode_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_NO_MEMORY = None, None
 _ENDED_LENGTH, _RUNNING_LENGTH = 1, 5  # parts of a stream's state: [count], or [count, passed, given, ended, memories]
 
 
@@ -67,7 +68,7 @@ class Sums:
         functions = header["functions"]
         now = functions, header["seed"], header["epoch"], header["streams"]
         if self._header[0] is not functions or self._header != now:
-            self._header, self._header_sum = now, zlib.crc32(b"%x %d %d" % now[1:], sum_parts(functions))
+            self._header, self._header_sum = now, crc32(b"%x %d %d" % now[1:], sum_parts(functions))
         return self._header_sum
 
     def add_streams(self, stream_states: dict[str, Json]) -> tuple[int, int]:
@@ -100,18 +101,20 @@ def sum_stream(stream_state: Json, before: StreamSum) -> StreamSum:
     Raises:
         ValueError: it is no JSON value.
     """
-    crc32, dumps = zlib.crc32, marshal.dumps
     _, _, lasting, lasting_sum, begin = before
-    now: list[Json] | None = None
-    changing = stream_state
-    if stream_state is not None and len(stream_state) == _RUNNING_LENGTH:
-        memories = stream_state[4]
-        now = [None if memory is None else memory[1] for memory in memories]
-        changing = [*stream_state[:4], [None if memory is None else memory[0] for memory in memories]]
+    if stream_state is None or len(stream_state) != _RUNNING_LENGTH:
+        return stream_state, crc32(dumps(stream_state, 0), begin), None, 0, begin
+    count, passed, given, ended, memories = stream_state
+    changing, now = [], []
+    for memory in memories:
+        one, other = memory or _NO_MEMORY
+        changing.append(one)
+        now.append(other)
     # what is the same has the same sum; what is equal may not: 1 is True
-    if now is None or lasting is None or len(now) != len(lasting) or not all(map(is_, now, lasting)):
+    if lasting is None or len(now) != len(lasting) or not all(map(is_, now, lasting)):
         lasting, lasting_sum = now, crc32(dumps(now, 0), begin)
-    return stream_state, crc32(dumps(changing, 0), lasting_sum), lasting, lasting_sum, begin
+    summed = crc32(dumps([count, passed, given, ended, changing], 0), lasting_sum)
+    return stream_state, summed, lasting, lasting_sum, begin
 
 
 def quote_value(value: object) -> str:
@@ -129,7 +132,7 @@ def sum_json(value: Json, start: int = 0) -> int:
         StateMismatch: it is none.
     """
     try:
-        return zlib.crc32(_encode_json(value).encode(), start)
+        return crc32(_encode_json(value).encode(), start)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
 
@@ -141,7 +144,7 @@ def sum_parts(value: Json, start: int = 0) -> int:
         StateMismatch: it is no JSON value.
     """
     try:
-        return zlib.crc32(marshal.dumps(value, 0), start)
+        return crc32(dumps(value, 0), start)
     except ValueError as error:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
 

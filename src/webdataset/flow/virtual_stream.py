@@ -199,7 +199,7 @@ class ReadAhead:
     def __init__(self) -> None:
         # a stream, its loop, what it has read, and how much that was
         self._lists: list[tuple[VirtualStream, Loop, list[Any], int]] = []
-        self._counts: list[int] = []  # of the loops, once all of it is given
+        self._counts: list[tuple[Loop, list[Any], int]] = []  # and the loop's count once all of it is given
         self._pops: list[Callable[[], Any]] = []
 
     def take(self, order: list[VirtualStream]) -> Iterator[Any] | None:
@@ -222,13 +222,13 @@ class ReadAhead:
         if rounds < 1 or not lists:
             return None
         self._lists = lists
-        self._counts = [loop.count + length for _, loop, _, length in lists]
+        self._counts = [(loop, items, loop.count + length) for _, loop, items, length in lists]
         self._pops = [items.pop for _, _, items, _ in lists]
         return map(call, chain.from_iterable(repeat(self._pops, rounds)))
 
     def count(self) -> None:
         """Bring the counts of the streams up to date."""
-        for (_, loop, items, _), count in zip(self._lists, self._counts, strict=True):
+        for loop, items, count in self._counts:
             loop.count = count - len(items)
 
     def last(self) -> VirtualStream | None:
@@ -241,7 +241,7 @@ class ReadAhead:
         # those that gave as many as the first one come before those that are to give one more
         given = bisect_left(lists, 1, key=lambda entry: entry[3] - len(entry[2]) < most)
         stream, loop, items, _ = lists[given - 1]
-        loop.count = self._counts[given - 1] - len(items)
+        loop.count = self._counts[given - 1][2] - len(items)
         return stream
 
     def end(self) -> None:
