@@ -12,7 +12,10 @@
    A body that the chunk cuts off is read from the file, where there is one, into the bytes that the sample gets: the
    operating system copies it there, and nothing is copied again. With it come a few blocks more, in which the next
    large body is expected to begin. Where the file gives less, header and body so far are handed back as one chunk:
-   to Python it is as if the chunk had ended there. */
+   to Python it is as if the chunk had ended there.
+
+   Two functions besides make states cheap: they sum the states of streams, and write the addresses that a shuffle has
+   taken in. They too leave to Python what is not usual. */
 
 #define PY_SSIZE_T_CLEAN
 /* scripts/hatch_build.py defines it for Pythons without the global lock: they have no stable interface */
@@ -557,8 +560,8 @@ static PyType_Spec Taker_spec = {
     .slots = Taker_slots,
 };
 
-/* Sums a stream's state as webdataset.flow.elastic_state.sum_stream does: the CRC-32 of what marshal makes of it in its
-   oldest form. It knows None, booleans, whole numbers of 64 bits, text, lists and dictionaries; for anything else it
+/* Sums streams' states as webdataset.flow.elastic_state.sum_stream does: the CRC-32 of what marshal makes of them in its
+   oldest form. Known are None, booleans, whole numbers of 64 bits, text, lists and dictionaries; for anything else it
    returns None, and Python sums. */
 
 static uint32_t crc_tables[8][256];

@@ -26,7 +26,7 @@ from webdataset.stages.read_shards import ReadShards, find_position
 
 VERSION = 1
 END: Any = object()
-_NO_GENERATOR: Any = SimpleNamespace(gi_suspended=False)
+_NO_GENERATOR = SimpleNamespace(gi_suspended=False)
 _write_nothing: Callable[[], SplitJson | None] = itertools.repeat(None).__next__
 NO_POSITION = Position()  # of what is asked for each item; never changed
 
@@ -76,7 +76,7 @@ class Flow(Generic[Output]):
                     self._open()
         kept = self.runners[self._first :]
         self.writers = [runner.writer() or _write_nothing for runner in kept]
-        self.suspended = [
+        self.suspended: list[Any] = [
             _NO_GENERATOR if runner.over else runner.items
             for runner in kept
             if runner.over or hasattr(runner.items, "gi_suspended")
@@ -150,7 +150,7 @@ class Flow(Generic[Output]):
             "epoch": self.run.epoch,
             "stages": [runner.name for runner in self.runners[first:]],
             "first": first,
-            "ended": self.last_ended(),
+            "ended": self.find_last_end(),
             "memories": [runner.snapshot() for runner in self.runners[first:]],
             "generators": self._generators(first),
         }
@@ -167,7 +167,7 @@ class Flow(Generic[Output]):
             )
         return again
 
-    def last_ended(self) -> int | None:
+    def find_last_end(self) -> int | None:
         """Return the number of the last stage that has ended, of those that have a memory; None where none has."""
         first = self._first
         return max((n for n, runner in enumerate(self.runners) if n >= first and runner.ended), default=None)
@@ -448,7 +448,7 @@ class Loop(Generic[Output]):
         """Return the state after the item given last, as a JSON value."""
         return {"count": self.count, "passed": self.passed, "given": self.count_in_pass, "flow": self.flow.snapshot()}
 
-    def split_snapshot(self) -> list[Any]:
+    def split_snapshot(self) -> Json:
         """Return what of the snapshot the run and the description do not tell, as a plain JSON value.
 
         That is ``[count, passed, given, ended, memories]``, each memory in two parts (see ``StageState``).
@@ -457,7 +457,7 @@ class Loop(Generic[Output]):
         # whether a generator is suspended is seen without a call, and without making a frame object
         for generator in flow.suspended:
             if not generator.gi_suspended:
-                ended = flow.last_ended()
+                ended = flow.find_last_end()
                 break
         writers = flow.writers
         memories = [writers[0]()] if len(writers) == 1 else [write() for write in writers]

@@ -112,7 +112,7 @@ class StageRunner:
         return state.writer() if state.plain else self._write_plain
 
     def _write_plain(self) -> SplitJson:
-        """Return the state as a plain JSON value, all of it as what changes; users' code runs as a part of its stream."""
+        """Return the state as a plain JSON value, all of it as what changes, as a part of its stream."""
         context = thread_context
         before = context.stream
         context.stream = self.run.stream

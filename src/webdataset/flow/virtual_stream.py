@@ -199,7 +199,7 @@ class ReadAhead:
     def __init__(self) -> None:
         # a stream, its loop, what it has read, and how much that was
         self._lists: list[tuple[VirtualStream, Loop, list[Any], int]] = []
-        self._counts: list[tuple[Loop, list[Any], int]] = []  # and the loop's count once all of it is given
+        self._counts: list[tuple[Loop, list[object], int]] = []  # and the loop's count once all of it is given
         self._pops: list[Callable[[], Any]] = []
 
     def take(self, order: list[VirtualStream]) -> Iterator[Any] | None:

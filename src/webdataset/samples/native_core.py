@@ -7,6 +7,9 @@ real state. So errors, warnings, limits and offsets have one author, and both wa
 Bodies that a chunk of a local file cuts off are read in C, straight into the bytes that the sample gets; the samples
 are given once the file is seen to be the one that was opened. These bodies are below what ``member_sizes`` bounds.
 
+Two functions of the module are for states: see :mod:`webdataset.flow.elastic_state` and
+:mod:`webdataset.stages.address_codec`.
+
 It is not used where each member costs a call of Python anyway (names that are selected or renamed, keys that are split
 by another rule), and with ``WDS_NATIVE=0``.
 """
