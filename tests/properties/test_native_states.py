@@ -78,14 +78,15 @@ def test_random_states_have_one_sum(seed):
 )
 def test_python_sums_what_is_unusual(state):
     """Values and states that the core leaves alone have their sum all the same, and no longer need it the next time."""
-    sums = Sums()
+    sums, header = Sums(), {"functions": [], "seed": 0, "epoch": 0, "streams": 2}
     other = [1, 0, 1, None, [[1, 2]]]
-    sums.add_streams({"0": other, "1": other})
+    _, before = sums.add(header, {"0": other, "1": other})
+    begin = before ^ sum_stream(other, (None, 0, None, 0, 1))[1] ^ sum_stream(other, (None, 0, None, 0, 2))[1]
     states = {"0": [2, 0, 2, None, [[1, 2]]], "1": state}
     assert CORE.sum_streams(states, dict(sums._streams)) is None
     expected = sum_stream(states["0"], (None, 0, None, 0, 1))[1] ^ sum_stream(state, (None, 0, None, 0, 2))[1]
     received = 2 + (state[0] if state else 0)
-    assert sums.add_streams(states) == (received, expected)
+    assert sums.add(header, states) == (received, expected ^ begin)
     assert CORE.sum_streams(states, sums._streams) == (received, expected)
 
 
@@ -94,10 +95,10 @@ def test_what_is_no_json_is_refused_either_way(memory, monkeypatch):
     """The core passes it on to Python, which raises."""
     for setting in "01":
         monkeypatch.setenv("WDS_NATIVE", setting)
-        sums = Sums()
-        sums.add_streams({"0": [1, 0, 1, None, [[1, 2]]]})
-        with pytest.raises(ValueError, match="unmarshallable"):
-            sums.add_streams({"0": [3, 0, 3, None, [memory]]})
+        sums, header = Sums(), {"functions": [], "seed": 0, "epoch": 0, "streams": 2}
+        sums.add(header, {"0": [1, 0, 1, None, [[1, 2]]]})
+        with pytest.raises(StateMismatch, match="no JSON value"):
+            sums.add(header, {"0": [3, 0, 3, None, [memory]]})
 
 
 def test_a_deep_value_is_summed_by_python():

@@ -64,24 +64,30 @@ class Sums:
         module = find_native()
         self._sum_natively = None if module is None else module.sum_streams
 
-    def add_header(self, header: Mapping[str, Json]) -> int:
-        """Return the sum of seed, epoch, number of streams, and the digests of functions."""
-        functions = header["functions"]
-        now = functions, header["seed"], header["epoch"], header["streams"]
-        if self._header[0] is not functions or self._header != now:
-            self._header, self._header_sum = now, crc32(b"%x %d %d" % now[1:], sum_parts(functions))
-        return self._header_sum
+    def add(self, header: Mapping[str, Json], stream_states: dict[str, Json]) -> tuple[int, int]:
+        """Return how many items the streams gave, and the sum of the state; 0 where it has no states of streams.
 
-    def add_streams(self, stream_states: dict[str, Json]) -> tuple[int, int]:
-        """Return how many items were given, and the sum of the states of streams.
+        Args:
+            header: with seed, epoch, number of streams, and the digests of functions.
+            stream_states: number of the stream, as text, to its state, as ``normalize_json`` returns it.
 
         Raises:
-            ValueError: one is no JSON value.
+            StateMismatch: a stream's state is no JSON value.
         """
-        # the same in C, for all but unusual states
-        found: tuple[int, int] | None = self._sum_natively and self._sum_natively(stream_states, self._streams)
-        if found is not None:
-            return found
+        if not stream_states:
+            return 0, 0
+        now = header["functions"], header["seed"], header["epoch"], header["streams"]
+        try:
+            if self._header != now:
+                self._header, self._header_sum = now, crc32(b"%x %d %d" % now[1:], crc32(dumps(now[0], 0)))
+            # the same in C, for all but unusual states
+            found: tuple[int, int] | None = self._sum_natively and self._sum_natively(stream_states, self._streams)
+            received, total = found or self._add_streams(stream_states)
+        except ValueError as error:
+            raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
+        return received, total ^ self._header_sum
+
+    def _add_streams(self, stream_states: dict[str, Json]) -> tuple[int, int]:
         streams, received, total = self._streams, 0, 0
         for name, stream_state in stream_states.items():
             known = streams.get(name)
@@ -136,39 +142,6 @@ def sum_json(value: Json, start: int = 0) -> int:
         return crc32(_encode_json(value).encode(), start)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
-
-
-def sum_parts(value: Json, start: int = 0) -> int:
-    """Return the CRC-32 of a JSON value as states are summed.
-
-    Raises:
-        StateMismatch: it is no JSON value.
-    """
-    try:
-        return crc32(dumps(value, 0), start)
-    except ValueError as error:
-        raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
-
-
-def sum_state(header: Mapping[str, Json], stream_states: dict[str, Json], known: Sums | None = None) -> tuple[int, int]:
-    """Return how many items the streams gave, and the sum of a state; 0 where it has no states of streams.
-
-    Args:
-        header: with seed, epoch, number of streams, and the digests of functions.
-        stream_states: number of the stream, as text, to its state, as ``normalize_json`` returns it.
-        known: what was summed for the last state; taken up and added to.
-
-    Raises:
-        StateMismatch: a stream's state is no JSON value.
-    """
-    if not stream_states:
-        return 0, 0
-    sums = Sums() if known is None else known
-    try:
-        received, total = sums.add_streams(stream_states)
-    except ValueError as error:
-        raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
-    return received, total ^ sums.add_header(header)
 
 
 def check_shape(state: object) -> Mapping[str, Any]:
@@ -268,7 +241,7 @@ def check_sum(state: Mapping[str, Any]) -> None:
         stream_states = cast("dict[str, Json]", normalize_json(state["memories"]))
     except (TypeError, RecursionError) as error:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
-    received, summed = sum_state(state, stream_states)
+    received, summed = Sums().add(state, stream_states)
     if state["received"] != received:
         raise StateMismatch(
             f"the state was changed since it was saved: 'received' is {state['received']}, and its streams gave "
@@ -451,7 +424,7 @@ def build_state(
         sums: what was summed for the last state, kept by a caller that asks often.
     """
     held = dict(stream_states)
-    received, summed = sum_state(header, held, sums)
+    received, summed = (sums or Sums()).add(header, held)
     return {**header, "received": received, "memories": held, SUM_KEY: summed}
 
 

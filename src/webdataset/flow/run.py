@@ -77,9 +77,9 @@ class Flow(Generic[Output]):
         kept = self.runners[self._first :]
         self.writers = [runner.writer() or _write_nothing for runner in kept]
         self.suspended: list[Any] = [
-            _NO_GENERATOR if runner.over else runner.items
+            _NO_GENERATOR if runner.over or not hasattr(runner.items, "gi_suspended") else runner.items
             for runner in kept
-            if runner.over or hasattr(runner.items, "gi_suspended")
+            if runner.over or hasattr(runner.items, "gi_frame")
         ]
         self._last = self.runners[-1] if self.runners else None
         self.items: Iterator[Any] = self._last.draw() if self._last is not None else iter(())
