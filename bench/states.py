@@ -91,9 +91,9 @@ def make_state(dataset: Any, urls: list[str]) -> dict[str, Any]:
     state = run.state_dict()
     run.close()
     for number, stream_state in state["memories"].items():
-        reader = stream_state[4][0]
-        reader[0] = PLACE // STREAMS
-        reader[4] = hash_url(urls[reader[0] * STREAMS + int(number)])
+        place, shard = stream_state[4][0]
+        place[0] = PLACE // STREAMS
+        shard[0] = hash_url(urls[place[0] * STREAMS + int(number)])
     header = {name: part for name, part in state.items() if name not in ("received", "memories", SUM_KEY)}
     return build_state(header, state["memories"])
 

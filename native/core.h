@@ -8,7 +8,9 @@
 #define Py_LIMITED_API 0x030B0000
 #endif
 #include <Python.h>
+#include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 #include <time.h>
 #ifndef _WIN32

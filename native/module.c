@@ -3,6 +3,7 @@
 
 #include "take_samples.c"
 #include "loader_rows.c"
+#include "stream_states.c"
 
 static PyMethodDef module_methods[] = {
     {"draw", (PyCFunction)draw, METH_VARARGS, draw_doc},
@@ -10,11 +11,14 @@ static PyMethodDef module_methods[] = {
 #ifndef _WIN32
     {"is_unchanged", is_unchanged, METH_VARARGS, is_unchanged_doc},
 #endif
+    {"sum_streams", (PyCFunction)(void (*)(void))sum_streams, METH_FASTCALL, sum_streams_doc},
+    {"write_steps", (PyCFunction)(void (*)(void))write_steps, METH_FASTCALL, write_steps_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static int start_module(PyObject *module)
 {
+    fill_crc_tables();
     PyObject *type = PyType_FromModuleAndSpec(module, &Taker_spec, NULL);
     if (type == NULL) return -1;
     int failed = PyModule_AddObjectRef(module, "Taker", type);
@@ -35,8 +39,8 @@ static PyModuleDef_Slot module_slots[] = {
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "webdataset._native",
-    .m_doc = "The usual case of reading samples, and of a loader's workers, in C; webdataset.samples.native_core decides "
-             "whether it is used.",
+    .m_doc = "The usual case of reading samples, of a loader's workers and of states, in C; webdataset.samples.native_core "
+             "decides whether it is used.",
     .m_methods = module_methods,
     .m_slots = module_slots,
 };

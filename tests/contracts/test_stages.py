@@ -9,6 +9,7 @@ import pytest
 from webdataset import filters
 from webdataset.core.error_handlers import ignore_and_continue
 from webdataset.flow.pipeline import DataPipeline
+from webdataset.stages.base import PassThroughState, Stage
 from webdataset.stages.mix import RandomMix, RoundRobin
 from webdataset.testing.stages import BrokenContract, Samples, check_resume, check_stage
 
@@ -137,6 +138,34 @@ def test_the_contract_tells_stages_that_break_it():
     drawn = iter(range(10**6))
     with pytest.raises(BrokenContract):
         check_stage(filters.map(lambda value: (value, next(drawn))), NUMBERS, travels=False)
+
+
+def test_the_contract_tells_parts_that_are_not_the_snapshot():
+    """A state whose two parts say something else than its snapshot is found out."""
+
+    class Forgetful(PassThroughState):
+        def snapshot(self):
+            return [1, 2]
+
+        def split_snapshot(self):
+            return [[1], [3]]
+
+    class Passing(Stage):
+        transparent = True
+
+        def begin(self, run):
+            return Forgetful()
+
+        def flow(self, upstream, state):
+            yield from upstream
+
+        def __repr__(self):
+            return "Passing()"
+
+    with pytest.raises(BrokenContract, match="parts"):
+        check_stage(Passing(), NUMBERS, travels=False)
+    Forgetful.split_snapshot = lambda self: [[1], [2]]
+    check_stage(Passing(), NUMBERS, travels=False)
 
 
 def test_the_contract_tells_sources_left_open():

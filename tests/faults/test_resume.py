@@ -122,7 +122,7 @@ def test_remote_shards_are_asked_from_the_place_on(shards):
         urls = [f"{server.root}/s-{number}.tar" for number in range(SHARDS)]
         make = lambda: wds.WebDataset(urls, seed=1).map(key).elastic(2)
         rest, state = stopped(make(), 2 * SAMPLES + 70)
-        places = {memory[4][0][2] for memory in state["memories"].values()}
+        places = {memory[4][0][0][2] for memory in state["memories"].values()}
         assert min(places) > 400_000
         del server.asked[:]
         run = make().elastic_run(state=state)

@@ -146,6 +146,9 @@ def without_hints(state):
     if isinstance(state, list):
         if len(state) == READER_PARTS and all(type(part) is int or part is None for part in state):
             return state[:-1]
+        # the same in two parts
+        if len(state) == 2 and all(isinstance(part, list) for part in state) and len(sum(state, [])) == READER_PARTS:
+            return [state[0], state[1][:-1]]
         return [without_hints(part) for part in state]
     if isinstance(state, dict):
         return {name: without_hints(part) for name, part in state.items() if name != "check"}

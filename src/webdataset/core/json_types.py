@@ -17,11 +17,29 @@ Only the stage that made an address knows its shape; see ``docs/design/stages.md
 """
 
 
+SplitJson: TypeAlias = list[JsonValue]
+"""A snapshot in two parts: what changes with nearly every item, and what is mostly the same."""
+
+
 def normalize_json(value: JsonValue) -> JsonValue:
     """Return a JSON value with lists for tuples, and with the keys of dictionaries sorted."""
     if isinstance(value, list | tuple):
         return [normalize_json(part) for part in value]
     return {name: normalize_json(value[name]) for name in sorted(value)} if isinstance(value, dict) else value
+
+
+def join_snapshot(parts: SplitJson) -> JsonValue:
+    """Return the snapshot that ``StageState.split_snapshot`` returned in two parts.
+
+    Raises:
+        TypeError: they are not two lists, or two objects.
+    """
+    changing, lasting = parts
+    if lasting is None:
+        return changing
+    if isinstance(lasting, Mapping):
+        return {**as_object(changing), **lasting}
+    return [*as_list(changing), *as_list(lasting)]
 
 
 def as_object(value: JsonValue) -> Mapping[str, JsonValue]:

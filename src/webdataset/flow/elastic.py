@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self
 
-from webdataset.core.distributed import StreamNumber, WorkerContext, process_context, thread_context
+from webdataset.core.distributed import StreamNumber, WorkerContext, process_context
 from webdataset.core.errors import NoSamples, UsageError, WebDatasetError
 from webdataset.core.tracebacks import trim_traceback
 from webdataset.flow.elastic_state import (
@@ -187,10 +187,11 @@ class StreamCursor:
                 walks.leave(number)
         self.stream_states: dict[str, Json] = {str(number): stream_states.get(number) for number in own}
         self.turn: int | None = None  # the stream that was asked last
-        self.stale: set[int] = set()  # streams that have ended since their state was read
-        self._told = {number: stream.count for number, stream in self.streams.items()}  # items given before it was
+        for stream in self.streams.values():
+            stream.told = stream.count
+        self._named = [(str(number), stream) for number, stream in self.streams.items()]
         self.unsent = set(self.stream_states)  # streams whose state was read since progress was told: at first all
-        self.sums: Sums = {}  # of the states of streams, see elastic_state
+        self.sums = Sums()  # of the states of streams, see elastic_state
         self.outcomes: Outcomes | None = None  # where no other part judges
         self.declared: tuple[Any, int] | None = None
 
@@ -256,7 +257,6 @@ class StreamCursor:
 
     def _end_stream(self, stream: VirtualStream) -> None:
         """Take note of the end of a stream: shared readers need not keep anything for it."""
-        self.stale.add(stream.stream.number)
         for shared in (self.readers, self.walks):
             if shared is not None:
                 shared.leave(stream.stream.number)
@@ -287,21 +287,14 @@ class StreamCursor:
     def refresh(self) -> None:
         """Read the states of the streams that moved."""
         self.ahead.count()
-        stream_states, told, stale, context = self.stream_states, self._told, self.stale, thread_context
-        before = context.stream
-        try:
-            # the names of their states are in the same order
-            for name, (number, stream) in zip(stream_states, self.streams.items(), strict=True):
-                count = stream.count
-                if count == told[number] and number not in stale:
-                    continue
-                context.stream = stream.stream
+        stream_states, unsent = self.stream_states, self.unsent
+        for name, stream in self._named:
+            loop = stream.loop
+            count = stream.count if loop is None else loop.count
+            if count != stream.told:
                 stream_states[name] = stream.stream_state()
-                told[number] = count
-                self.unsent.add(name)
-        finally:
-            context.stream = before
-        stale.clear()
+                stream.told = count
+                unsent.add(name)
 
     def close(self) -> None:
         """Close all streams."""

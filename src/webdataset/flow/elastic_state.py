@@ -10,24 +10,27 @@ state carries the sum of its streams' states, with seed, epoch and number of str
 state, joined by exclusive or, so that those of several ranks are put together in any order, and only what moved is
 summed again. It finds damage and edits, not forgeries. What is summed is a stream's state in the oldest form of
 ``marshal``, which no later version changes: JSON takes five times as long, at every step. Dictionaries have their keys
-sorted in it, and tuples are lists.
+sorted in it, and tuples are lists. The parts of memories that last come first, so that their sum is kept as long as
+they are the same objects, and the sum of the rest continues it. The native core makes the same sums.
 
 Never uses a part of a state that was not checked; errors name the entry that is wrong.
 """
 
 import json
-import marshal
-import zlib
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from marshal import dumps
+from operator import is_
+from typing import Any, TypeAlias, cast
+from zlib import crc32
 
 from webdataset.core.distributed import worker_info
 from webdataset.core.errors import StateMismatch, UsageError
-from webdataset.core.json_types import normalize_json
+from webdataset.core.json_types import join_snapshot, normalize_json
 from webdataset.core.tracebacks import warn_user
+from webdataset.samples.native_core import find_native
 from webdataset.stages.base import Json
 
-VERSION = 2
+VERSION = 3
 KIND = "webdataset.elastic"
 SUM_KEY = "check"
 _PARTS = {
@@ -43,9 +46,82 @@ _LARGEST = (1 << 53) - 1  # exact in JSON everywhere
 _SEEDS = 1 << 4096
 _QUOTED_LENGTH = 120  # characters
 _encode_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_NO_MEMORY = None, None
 _ENDED_LENGTH, _RUNNING_LENGTH = 1, 5  # parts of a stream's state: [count], or [count, passed, given, ended, memories]
 
-Sums = dict[str, tuple[Json, int]]
+
+StreamSum: TypeAlias = tuple[Json, int, Json, int, int]
+"""A stream's state, the sum of it, the parts of its memories that last, the sum of these, and where that begins."""
+
+
+class Sums:
+    """What was summed for a state, kept for the next one: only the streams that moved are summed again."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, StreamSum] = {}
+        self._header: tuple[Json, int, int, int] = None, 0, 0, 0
+        self._header_sum = 0
+        module = find_native()
+        self._sum_natively = None if module is None else module.sum_streams
+
+    def add(self, header: Mapping[str, Json], stream_states: dict[str, Json]) -> tuple[int, int]:
+        """Return how many items the streams gave, and the sum of the state; 0 where it has no states of streams.
+
+        Args:
+            header: with seed, epoch, number of streams, and the digests of functions.
+            stream_states: number of the stream, as text, to its state, as ``normalize_json`` returns it.
+
+        Raises:
+            StateMismatch: a stream's state is no JSON value.
+        """
+        if not stream_states:
+            return 0, 0
+        now = header["functions"], header["seed"], header["epoch"], header["streams"]
+        try:
+            if self._header != now:
+                self._header, self._header_sum = now, crc32(b"%x %d %d" % now[1:], crc32(dumps(now[0], 0)))
+            # the same in C, for all but unusual states
+            found: tuple[int, int] | None = self._sum_natively and self._sum_natively(stream_states, self._streams)
+            received, total = found or self._add_streams(stream_states)
+        except ValueError as error:
+            raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
+        return received, total ^ self._header_sum
+
+    def _add_streams(self, stream_states: dict[str, Json]) -> tuple[int, int]:
+        streams, received, total = self._streams, 0, 0
+        for name, stream_state in stream_states.items():
+            known = streams.get(name)
+            if known is None or known[0] is not stream_state:
+                known = streams[name] = sum_stream(stream_state, known or (None, 0, None, 0, int(name) + 1))
+            total ^= known[1]
+            received += 0 if stream_state is None else stream_state[0]
+        return received, total
+
+
+def sum_stream(stream_state: Json, before: StreamSum) -> StreamSum:
+    """Return the sum of a stream's state, with what the next sum needs.
+
+    Args:
+        stream_state: None, ``[count]``, or ``[count, passed, given, ended, memories]``.
+        before: what this returned for the last state; one without a last state tells where the sum begins.
+
+    Raises:
+        ValueError: it is no JSON value.
+    """
+    _, _, lasting, lasting_sum, begin = before
+    if stream_state is None or len(stream_state) != _RUNNING_LENGTH:
+        return stream_state, crc32(dumps(stream_state, 0), begin), None, 0, begin
+    count, passed, given, ended, memories = stream_state
+    changing, now = [], []
+    for memory in memories:
+        one, other = memory or _NO_MEMORY
+        changing.append(one)
+        now.append(other)
+    # what is the same has the same sum; what is equal may not: 1 is True
+    if lasting is None or len(now) != len(lasting) or not all(map(is_, now, lasting)):
+        lasting, lasting_sum = now, crc32(dumps(now, 0), begin)
+    summed = crc32(dumps([count, passed, given, ended, changing], 0), lasting_sum)
+    return stream_state, summed, lasting, lasting_sum, begin
 
 
 def quote_value(value: object) -> str:
@@ -63,49 +139,9 @@ def sum_json(value: Json, start: int = 0) -> int:
         StateMismatch: it is none.
     """
     try:
-        return zlib.crc32(_encode_json(value).encode(), start)
+        return crc32(_encode_json(value).encode(), start)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
-
-
-def sum_stream_state(stream_state: Json, start: int = 0) -> int:
-    """Return the CRC-32 of a stream's state.
-
-    Raises:
-        StateMismatch: it is no JSON value.
-    """
-    try:
-        return zlib.crc32(marshal.dumps(stream_state, 0), start)
-    except ValueError as error:
-        raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
-
-
-def sum_state(header: Mapping[str, Any], stream_states: Mapping[str, Json], known: Sums | None = None) -> int:
-    """Return the sum of a state; 0 where it has no states of streams.
-
-    Args:
-        header: with seed, epoch, number of streams, and the digests of functions.
-        stream_states: number of the stream, as text, to its state, as ``normalize_json`` returns it.
-        known: sums of states, by stream, which hold while a state is the same; taken up and added to.
-    """
-    if not stream_states:
-        return 0
-    sums = {} if known is None else known
-    functions = sum_stream_state(header["functions"])
-    crc32, dumps = zlib.crc32, marshal.dumps
-    total = crc32(b"%x %d %d" % (header["seed"], header["epoch"], header["streams"]), functions)
-    for name, stream_state in stream_states.items():
-        before = sums.get(name)
-        if before is None or before[0] is not stream_state:
-            try:
-                summed = crc32(dumps(stream_state, 0), int(name) + 1)
-            except ValueError:
-                summed = sum_stream_state(stream_state, int(name) + 1)  # which says what is wrong
-            sums[name] = stream_state, summed
-            total ^= summed
-        else:
-            total ^= before[1]
-    return total
 
 
 def check_shape(state: object) -> Mapping[str, Any]:
@@ -164,7 +200,8 @@ def is_stream_state(stream_state: object) -> bool:
     """Tell whether a value has the shape of a stream's state.
 
     Args:
-        stream_state: None, ``[count]`` of a stream that is over, or ``[count, passed, given, ended, memories]``.
+        stream_state: None, ``[count]`` of a stream that is over, or ``[count, passed, given, ended, memories]``, each
+            memory None or in two parts (see ``StageState``).
     """
     if stream_state is None:
         return True
@@ -172,9 +209,26 @@ def is_stream_state(stream_state: object) -> bool:
         return False
     if not all(type(part) is int and 0 <= part <= _LARGEST for part in stream_state[:3]):
         return False
-    return len(stream_state) == _ENDED_LENGTH or (
-        stream_state[2] <= stream_state[0] and isinstance(stream_state[4], list)
+    if len(stream_state) == _ENDED_LENGTH:
+        return True
+    given, memories = stream_state[2], stream_state[4]
+    return (
+        given <= stream_state[0]
+        and type(memories) is list
+        and all(memory is None or (type(memory) is list and len(memory) == 2) for memory in memories)
     )
+
+
+def join_memories(stream_state: Json) -> list[Json]:
+    """Return the memories of the stages of a stream that is running, each put together of its parts.
+
+    Raises:
+        StateMismatch: they do not fit together.
+    """
+    try:
+        return [None if memory is None else join_snapshot(memory) for memory in stream_state[4]]
+    except TypeError as error:
+        raise StateMismatch(f"the memory of a stream cannot be read: {quote_value(error)}") from error
 
 
 def check_sum(state: Mapping[str, Any]) -> None:
@@ -183,17 +237,17 @@ def check_sum(state: Mapping[str, Any]) -> None:
     Raises:
         StateMismatch: it was changed or damaged since.
     """
-    counted = sum(stream_state[0] for stream_state in state["memories"].values() if stream_state is not None)
-    if state["received"] != counted:
-        raise StateMismatch(
-            f"the state was changed since it was saved: 'received' is {state['received']}, and its streams gave "
-            f"{counted}"
-        )
     try:
         stream_states = cast("dict[str, Json]", normalize_json(state["memories"]))
     except (TypeError, RecursionError) as error:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
-    if state.get(SUM_KEY, 0) != sum_state(state, stream_states):
+    received, summed = Sums().add(state, stream_states)
+    if state["received"] != received:
+        raise StateMismatch(
+            f"the state was changed since it was saved: 'received' is {state['received']}, and its streams gave "
+            f"{received}"
+        )
+    if state.get(SUM_KEY, 0) != summed:
         raise StateMismatch(
             f"the state was changed or damaged since it was saved: {SUM_KEY!r} is {quote_value(state.get(SUM_KEY))}, "
             "and does not agree with 'memories', 'seed', 'epoch' and 'streams'. Load another one"
@@ -369,9 +423,9 @@ def build_state(
         stream_states: number of the stream, as text, to its state.
         sums: what was summed for the last state, kept by a caller that asks often.
     """
-    received = sum(stream_state[0] for stream_state in stream_states.values() if stream_state is not None)
-    summed = sum_state(header, stream_states, sums)
-    return {**header, "received": received, "memories": dict(stream_states), SUM_KEY: summed}
+    held = dict(stream_states)
+    received, summed = (sums or Sums()).add(header, held)
+    return {**header, "received": received, "memories": held, SUM_KEY: summed}
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -460,7 +514,7 @@ class ReceivedState:
         # a copy: the state that was given stays as it is
         self._stream_states: dict[str, Json] = dict(state.pop("memories"))
         self._header = state
-        self._sums: Sums = {}
+        self._sums = Sums()
 
     def take(self, progress: Mapping[str, Json]) -> None:
         """Take note of an item that was received.
@@ -475,7 +529,7 @@ class ReceivedState:
         if epoch > self._header["epoch"]:  # the state had nothing left of its own: all workers continued with the next
             self._header = {**self._header, "epoch": epoch}
             self._stream_states = dict.fromkeys(self._stream_states)
-            self._sums = {}
+            self._sums = Sums()
         self._stream_states.update({name: stream_state for name, stream_state in progress.items() if name != "epoch"})
 
     def state_dict(self) -> dict[str, Any]:

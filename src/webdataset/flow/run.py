@@ -6,13 +6,15 @@ are restored. Each pass is an epoch with an order of its own. A pass that gives 
 
 import itertools
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from webdataset.core.distributed import RunContext, StreamNumber, is_single_worker
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import FlowError, NoSamples, StateMismatch
+from webdataset.core.json_types import SplitJson
 from webdataset.flow.outcomes import Outcomes, has_empty_check, judge_outcomes
 from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner, StreamShareRunner
 from webdataset.samples.sample_reader import Position
@@ -24,11 +26,18 @@ from webdataset.stages.read_shards import ReadShards, find_position
 
 VERSION = 1
 END: Any = object()
+_NO_GENERATOR = SimpleNamespace(gi_suspended=False)
+_write_nothing: Callable[[], SplitJson | None] = itertools.repeat(None).__next__
 NO_POSITION = Position()  # of what is asked for each item; never changed
 
 
 class Flow(Generic[Output]):
     """A pipeline that is being iterated.
+
+    Attributes:
+        writers: of the stages that are resumed, each gives the stage's memory in two parts, or None.
+        suspended: as long as these generators are, none of these stages has ended; where one had ended before the run,
+            one of them never is.
 
     Args:
         stages: the first is the source.
@@ -66,8 +75,12 @@ class Flow(Generic[Output]):
                     self._restore(state)
                     self._open()
         kept = self.runners[self._first :]
-        self._kept = kept[::-1]  # the last one first
-        self._writers = [runner.writer() for runner in kept]
+        self.writers = [runner.writer() or _write_nothing for runner in kept]
+        self.suspended: list[Any] = [
+            _NO_GENERATOR if runner.over or not hasattr(runner.items, "gi_suspended") else runner.items
+            for runner in kept
+            if runner.over or hasattr(runner.items, "gi_frame")
+        ]
         self._last = self.runners[-1] if self.runners else None
         self.items: Iterator[Any] = self._last.draw() if self._last is not None else iter(())
         # of a reader that stands last: what it has read can be given without asking it
@@ -137,7 +150,7 @@ class Flow(Generic[Output]):
             "epoch": self.run.epoch,
             "stages": [runner.name for runner in self.runners[first:]],
             "first": first,
-            "ended": max((n for n, runner in enumerate(self.runners) if n >= first and runner.ended), default=None),
+            "ended": self.find_last_end(),
             "memories": [runner.snapshot() for runner in self.runners[first:]],
             "generators": self._generators(first),
         }
@@ -154,16 +167,10 @@ class Flow(Generic[Output]):
             )
         return again
 
-    def compact_snapshot(self) -> Json:
-        """Return what of the snapshot the run and the description do not tell: ``[ended, memories]``."""
-        number, ended = len(self.runners), None
-        for runner in self._kept:
-            number -= 1
-            # runner.ended, without a call
-            if runner.over or (getattr(runner.items, "gi_frame", runner) is None and not runner.closed):
-                ended = number
-                break
-        return [ended, [None if write is None else write() for write in self._writers]]
+    def find_last_end(self) -> int | None:
+        """Return the number of the last stage that has ended, of those that have a memory; None where none has."""
+        first = self._first
+        return max((n for n, runner in enumerate(self.runners) if n >= first and runner.ended), default=None)
 
     def present_url(self) -> str:
         """Return the url of the shard that is being read; nothing where that is not known."""
@@ -441,12 +448,20 @@ class Loop(Generic[Output]):
         """Return the state after the item given last, as a JSON value."""
         return {"count": self.count, "passed": self.passed, "given": self.count_in_pass, "flow": self.flow.snapshot()}
 
-    def compact_snapshot(self) -> Json:
-        """Return what of the snapshot the run and the description do not tell.
+    def split_snapshot(self) -> Json:
+        """Return what of the snapshot the run and the description do not tell, as a plain JSON value.
 
-        That is ``[count, passed, given, ended, memories]``.
+        That is ``[count, passed, given, ended, memories]``, each memory in two parts (see ``StageState``).
         """
-        return [self.count, self.passed, self.count - self._before, *self.flow.compact_snapshot()]
+        count, flow, ended = self.count, self.flow, None
+        # whether a generator is suspended is seen without a call, and without making a frame object
+        for generator in flow.suspended:
+            if not generator.gi_suspended:
+                ended = flow.find_last_end()
+                break
+        writers = flow.writers
+        memories = [writers[0]()] if len(writers) == 1 else [write() for write in writers]
+        return [count, self.passed, count - self._before, ended, memories]
 
     def present_url(self) -> str:
         """Return the url of the shard that is being read; nothing where that is not known."""

@@ -14,8 +14,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
+from webdataset.core.distributed import thread_context
 from webdataset.core.error_handlers import count_skipped, skip_items
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
+from webdataset.core.json_types import SplitJson
 from webdataset.samples.shard_identity import compare_traces, is_lenient, warn_changed_shard
 from webdataset.shards.shard_walk import OpenList, ShardWalk, WalkName
 from webdataset.stages import randomness
@@ -102,14 +104,22 @@ class StageRunner:
         url = "" if self.state is None else self.state.present_url()
         return url if url or self.before is None else self.before.present_url()
 
-    def writer(self) -> Callable[[], Json] | None:
-        """Return a function that gives the state as a plain JSON value, for calls at every step; None without one."""
+    def writer(self) -> Callable[[], SplitJson] | None:
+        """Return a function that gives the state in two plain parts, for calls at every step; None without a state."""
         state = self.state
         if state is None:
             return None
-        if state.plain:
-            return state.snapshot
-        return lambda: normalize_json(state.snapshot())
+        return state.writer() if state.plain else self._write_plain
+
+    def _write_plain(self) -> SplitJson:
+        """Return the state as a plain JSON value, all of it as what changes, as a part of its stream."""
+        context = thread_context
+        before = context.stream
+        context.stream = self.run.stream
+        try:
+            return [normalize_json(self.snapshot()), None]
+        finally:
+            context.stream = before
 
     def restore(self, state: Json) -> None:
         """Take up a snapshot before ``open``."""
@@ -254,9 +264,9 @@ class OpaqueStageRunner(StageRunner):
             parts["read"] = self.read if self.behind else self.before.traces()
         return parts
 
-    def writer(self) -> Callable[[], Json]:
+    def writer(self) -> Callable[[], SplitJson]:
         """Return what gives the same as a plain JSON value."""
-        return lambda: normalize_json(self.snapshot())
+        return self._write_plain
 
     def restore(self, state: Json) -> None:
         """Skip what was given; a stage that left a mark is asked whether it can give the same again."""

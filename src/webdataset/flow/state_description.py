@@ -15,6 +15,7 @@ from webdataset.flow.elastic_state import (
     check_state,
     find_running_streams,
     has_progress,
+    join_memories,
     quote_value,
     sum_json,
 )
@@ -184,7 +185,7 @@ def _describe_stream(number: int, state: Json) -> StreamProgress:
         return StreamProgress(number, 0, 0)
     if len(state) == 1:
         return StreamProgress(number, state[0], over=True)
-    places = [place for place in map(read_reader_place, state[4]) if place is not None]
+    places = [place for place in map(read_reader_place, join_memories(state)) if place is not None]
     return StreamProgress(number, state[0], state[1], False, *(places[0] if places else (None, None, None)))
 
 

@@ -19,7 +19,14 @@ from typing import Any, Generic, cast
 
 from webdataset.core.distributed import WorkerContext, thread_context, use_stream
 from webdataset.core.errors import FlowError, StateMismatch
-from webdataset.flow.elastic_state import build_state, check_state, find_running_streams, has_progress
+from webdataset.flow.elastic_state import (
+    build_state,
+    check_state,
+    find_running_streams,
+    has_progress,
+    is_stream_state,
+    join_memories,
+)
 from webdataset.flow.run import END as END  # noqa: PLC0414  passed on
 from webdataset.flow.run import ENDLESS, NO_POSITION, VERSION, Bounds, Loop, build_runners
 from webdataset.stages.base import Address, Json, Output, Run
@@ -31,6 +38,8 @@ class VirtualStream(Generic[Output]):
 
     Attributes:
         barren: it ran from its start to its end here, and not one sample was read.
+        loop: what runs; None before the first item and after the last.
+        told: items given when its state was asked for last; a number below 0 where that is to be asked for again.
 
     Raises:
         StateMismatch: ``stream_state`` is not the state of a stream.
@@ -44,7 +53,8 @@ class VirtualStream(Generic[Output]):
         self._run = run if run.tracked else replace(run, tracked=True)
         self._bounds = bounds.share_for(run.stream)
         self._stream_state = stream_state
-        self._loop: Loop | None = None
+        self.loop: Loop | None = None
+        self.told = -1
         self._given, self.over = _parse_stream_state(stream_state)  # before the loop begins, and when it is over
         self.failed: BaseException | None = None
         self.barren = False
@@ -52,11 +62,11 @@ class VirtualStream(Generic[Output]):
     @property
     def count(self) -> int:
         """Number of items given."""
-        return self._given if self._loop is None else self._loop.count
+        return self._given if self.loop is None else self.loop.count
 
     def advance(self) -> Output:
         """Return the next item, or ``END``."""
-        loop, context = self._loop, thread_context
+        loop, context = self.loop, thread_context
         item: Output = END
         if loop is not None and loop.count < loop.bound and (pending := loop.flow.position.pending):
             loop.count += 1
@@ -76,8 +86,8 @@ class VirtualStream(Generic[Output]):
                 loop.count += 1
         except BaseException as error:  # whatever it is: there is no state after it
             self.failed = error
-            if self._loop is not None:
-                self._loop.flow.position = NO_POSITION
+            if self.loop is not None:
+                self.loop.flow.position = NO_POSITION
             raise
         finally:
             context.stream = before
@@ -90,12 +100,12 @@ class VirtualStream(Generic[Output]):
 
         Who pops them counts them in the loop, and pops no more than its bound allows.
         """
-        loop = self._loop
+        loop = self.loop
         return loop, [] if loop is None else loop.flow.position.pending
 
     def refill(self) -> bool:
         """Tell whether items have been read ahead, or could be now, without running the pipeline."""
-        loop = self._loop
+        loop = self.loop
         if loop is None or loop.count >= loop.bound:
             return False
         position = loop.flow.position
@@ -117,7 +127,7 @@ class VirtualStream(Generic[Output]):
             context.stream = before
 
     def _start(self) -> Loop:
-        self._loop = loop = Loop(self._stages, self._run, self._bounds, self._make_snapshot())
+        self.loop = loop = Loop(self._stages, self._run, self._bounds, self._make_snapshot())
         self._stream_state = None
         return loop
 
@@ -125,7 +135,8 @@ class VirtualStream(Generic[Output]):
         """Return the state as the snapshot of a loop."""
         if self._stream_state is None:
             return None
-        count, passed, given, ended, stage_states = self._stream_state
+        count, passed, given, ended = self._stream_state[:4]
+        stage_states = join_memories(self._stream_state)
         run = self._run
         first, runners = build_runners(self._stages, run)
         names = [runner.name for runner in runners[first:]]
@@ -134,18 +145,17 @@ class VirtualStream(Generic[Output]):
         return {"count": count, "passed": passed, "given": given, "flow": flow}
 
     def _end(self) -> None:
-        if self._loop is not None and not self.count:
-            readers = [runner for runner in self._loop.flow.runners if isinstance(runner.stage, ReadShards)]
+        if self.loop is not None and not self.count:
+            readers = [runner for runner in self.loop.flow.runners if isinstance(runner.stage, ReadShards)]
             self.barren = all(runner.state is None or runner.state.address is None for runner in readers)
         self.close()
         self.over = True
         self._given = self.count
-        self._loop, self._stream_state = None, [self._given]
+        self.loop, self._stream_state = None, [self._given]
+        self.told = -1
 
     def stream_state(self) -> Json:
         """Return what is to be remembered after the item given last: None before the first one.
-
-        Called as a part of the stream: see ``use_stream``.
 
         Raises:
             FlowError: the stream has failed: there is no state after a failure.
@@ -155,29 +165,29 @@ class VirtualStream(Generic[Output]):
                 f"stream {self.stream.number} failed ({type(self.failed).__name__}), and there is no state after a "
                 "failure: use the one that was saved last"
             )
-        return self._stream_state if self._loop is None else self._loop.compact_snapshot()
+        return self._stream_state if self.loop is None else self.loop.split_snapshot()
 
     def reading(self) -> str:
         """Return the url of the shard that is being read; nothing where that is not known."""
-        return "" if self._loop is None else self._loop.present_url()
+        return "" if self.loop is None else self.loop.present_url()
 
     def address(self) -> Address:
         """Return the address of the item given last, within this stream."""
-        if self._loop is None:
+        if self.loop is None:
             return None
         with use_stream(self.stream):
-            return self._loop.address()
+            return self.loop.address()
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
         """Make the items at some addresses once more."""
         with use_stream(self.stream):
-            return (self._loop or self._start()).fetch(addresses)
+            return (self.loop or self._start()).fetch(addresses)
 
     def close(self) -> None:
         """Close everything that is open; the state can still be read."""
-        if self._loop is not None:
+        if self.loop is not None:
             with use_stream(self.stream):
-                self._loop.close()
+                self.loop.close()
 
 
 class ReadAhead:
@@ -189,7 +199,7 @@ class ReadAhead:
     def __init__(self) -> None:
         # a stream, its loop, what it has read, and how much that was
         self._lists: list[tuple[VirtualStream, Loop, list[Any], int]] = []
-        self._counts: list[int] = []  # of the loops, once all of it is given
+        self._counts: list[tuple[Loop, list[object], int]] = []  # and the loop's count once all of it is given
         self._pops: list[Callable[[], Any]] = []
 
     def take(self, order: list[VirtualStream]) -> Iterator[Any] | None:
@@ -212,13 +222,13 @@ class ReadAhead:
         if rounds < 1 or not lists:
             return None
         self._lists = lists
-        self._counts = [loop.count + length for _, loop, _, length in lists]
+        self._counts = [(loop, items, loop.count + length) for _, loop, items, length in lists]
         self._pops = [items.pop for _, _, items, _ in lists]
         return map(call, chain.from_iterable(repeat(self._pops, rounds)))
 
     def count(self) -> None:
         """Bring the counts of the streams up to date."""
-        for (_, loop, items, _), count in zip(self._lists, self._counts, strict=True):
+        for loop, items, count in self._counts:
             loop.count = count - len(items)
 
     def last(self) -> VirtualStream | None:
@@ -231,7 +241,7 @@ class ReadAhead:
         # those that gave as many as the first one come before those that are to give one more
         given = bisect_left(lists, 1, key=lambda entry: entry[3] - len(entry[2]) < most)
         stream, loop, items, _ = lists[given - 1]
-        loop.count = self._counts[given - 1] - len(items)
+        loop.count = self._counts[given - 1][2] - len(items)
         return stream
 
     def end(self) -> None:
@@ -245,12 +255,7 @@ def _parse_stream_state(stream_state: Json) -> tuple[int, bool]:
     """Return how many items a state says were given, and whether the stream was over."""
     if stream_state is None:
         return 0, False
-    shaped = (
-        isinstance(stream_state, list)
-        and len(stream_state) in (1, 5)
-        and all(type(part) is int for part in stream_state[:3])
-    )
-    if not shaped or stream_state[0] < 0 or (len(stream_state) == 5 and not isinstance(stream_state[4], list)):
+    if not is_stream_state(stream_state):
         raise StateMismatch(f"this is not the memory of a stream: {str(stream_state)[:80]}")
     return stream_state[0], len(stream_state) == 1
 
@@ -266,7 +271,8 @@ def find_place(stream_state: Json, epoch: int) -> tuple[int, int]:
     """
     if stream_state is None or len(stream_state) == 1:
         return epoch, 0
-    reader = stream_state[4][0] if stream_state[4] else None
+    memories = join_memories(stream_state)
+    reader = memories[0] if memories else None
     shards = 0
     if isinstance(reader, list) and len(reader) == 8:
         shards = reader[0]

@@ -23,7 +23,7 @@ from webdataset.flow.virtual_stream import END
 from webdataset.loading.columns import Columns, collate_beside, collate_rows
 from webdataset.loading.rows import OFF, RowAllocator, WindowRows
 from webdataset.loading.shared_memory import Array, BatchLayout, WorkerProgressPage
-from webdataset.samples.native_core import Draw, Gather, find_core
+from webdataset.samples.native_core import Draw, Gather, find_native
 from webdataset.stages.base import Json
 
 _OFTEN_SECONDS = 0.25
@@ -229,7 +229,7 @@ class WorkerLoop:
         self.work = work
         self.share = work.share
         self.notes = MetricsRecorder(work.share)
-        self._core = find_core()
+        self._core = find_native()
         # that it works on
         self.window = 0
         # its rows and block, until they are looked at

@@ -8,6 +8,9 @@ Bodies that a chunk of a local file cuts off are read in C, straight into the by
 are given once the file is seen to be the one that was opened. These bodies are below what ``member_sizes`` bounds, and
 end within the file. Before one of 128 KB or more is read, the samples that are complete are given.
 
+Other functions of the module are for states and for loaders: see :mod:`webdataset.flow.elastic_state`,
+:mod:`webdataset.stages.address_codec` and :mod:`webdataset.loading.worker`.
+
 It takes no samples where each member costs a call of Python anyway (names that are selected or renamed, keys that are
 split by another rule). With ``WDS_NATIVE=0`` nothing of it is used.
 """
@@ -60,16 +63,16 @@ def load_native() -> tuple[ModuleType | None, str]:
     return module, "yes"
 
 
+def find_native() -> ModuleType | None:
+    """Return the compiled module; None where there is none, or ``WDS_NATIVE=0``."""
+    return load_native()[0] if settings.NATIVE.get() else None
+
+
 def describe_native() -> str:
     """Return whether the native core is used, and if not, why."""
     if not settings.NATIVE.get():
         return "no: WDS_NATIVE=0"
     return load_native()[1]
-
-
-def find_core() -> ModuleType | None:
-    """Return the compiled module; None where there is none, or ``WDS_NATIVE=0``."""
-    return load_native()[0] if settings.NATIVE.get() else None
 
 
 def is_file_unchanged(descriptor: int, length: int, changed_ns: int) -> bool:
@@ -84,7 +87,7 @@ def is_file_unchanged(descriptor: int, length: int, changed_ns: int) -> bool:
 
 def choose_file_check() -> Callable[[int, int, int], bool]:
     """Return :func:`is_file_unchanged`, or what does the same in C, in a quarter of its time."""
-    core = find_core()
+    core = find_native()
     return is_file_unchanged if core is None else getattr(core, "is_unchanged", is_file_unchanged)
 
 
@@ -189,7 +192,7 @@ def open_taker(assembly: MemberAssembly, grouper: Grouper) -> NativeTaker | None
     """
     limits = assembly.limits
     usual = limits.name_bytes >= SHORT_NAME and limits.record_bytes >= BLOCK and limits.chain > 0
-    if assembly.admit is not None or not usual or not grouper.is_plain or not settings.NATIVE.get():
+    if assembly.admit is not None or not usual or not grouper.is_plain:
         return None
-    module = load_native()[0]
+    module = find_native()
     return None if module is None else NativeTaker(module.Taker(*grouper.template), grouper)

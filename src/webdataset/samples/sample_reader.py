@@ -9,13 +9,14 @@ interrupted, and never joins two shards.
 """
 
 import functools
-import zlib
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar
+from zlib import crc32
 
 from webdataset.core.error_handlers import Handler, reraise_exception, should_continue
 from webdataset.core.errors import StaleIndex, UsageError
+from webdataset.core.json_types import JsonValue, SplitJson
 from webdataset.core.seeds import hash_seed
 from webdataset.samples.address import Address, CheckedAddress
 from webdataset.samples.grouping import Grouper, Keys, Sample, Shard, base_plus_ext, is_meta
@@ -44,6 +45,7 @@ class Position:
             one was given last, so that nothing has to be counted. Given samples are let go at once.
         failures: errors that a handler stepped over so far.
         reader: of the present shard, whose ``stream`` tells which object is read; None before the first.
+        resumed: what ``split_snapshot`` returned for the run that this one continues.
     """
 
     def __init__(self, *, tracked: bool = False, chained: bool = True) -> None:
@@ -53,6 +55,7 @@ class Position:
         self.pending: list[Any] = []
         self.failures = 0
         self.reader: Any = None
+        self.resumed: SplitJson = [None, None]
         self.tracked = tracked
         self._chained = tracked and chained
         # of the present list, None for a sample without one
@@ -62,6 +65,7 @@ class Position:
         self._identity: ShardIdentity | None = None
         self._size_sum: int | None = None
         self._rises: bool | None = None  # up to the present list
+        self._lasting: list[JsonValue] | None = None  # see split_snapshot; None until it is known
         self._url = ""
         self._url_hash: int | None = None
 
@@ -107,16 +111,30 @@ class Position:
             self._rises = bool(getattr(self.reader, "rising", True))
         return self._rises
 
-    def snapshot(self) -> list[int | None]:
-        """Return where the sample given last stands, and what tells that the shard is the same, for a state."""
+    def split_snapshot(self) -> SplitJson:
+        """Return where the sample given last stands, and what tells that the shard is the same, for a state.
+
+        Called at every step for every stream, so it does all by itself.
+        """
         offsets, keys = self.offsets, self._keys
+        if not offsets:
+            return self.resumed
         index = len(offsets) - len(self.pending) - 1
-        key = keys[index] if keys else None
-        size, validator = self._identity or self.identity()
-        rises = self.rising if self._rises is None else self._rises
-        url = self.url if self._url_hash is None else self._url_hash
-        key_sum = 0 if key is None else sum_text(str(key))
-        return [self.shard, self.ordinal + index, offsets[index], key_sum, url, size, validator, int(rises)]
+        try:
+            # here first: nearly all keys are text without surrogates
+            key_sum = crc32(keys[index].encode())  # type: ignore[union-attr]
+        except (IndexError, AttributeError, UnicodeEncodeError):
+            key_sum = self.key_sum()
+        place = [self.shard, self.ordinal + index, offsets[index], key_sum]
+        return [place, self._lasting or self._describe_shard()]
+
+    def _describe_shard(self) -> list[JsonValue]:
+        """Return what tells that the shard is the same: it holds for the present list of samples."""
+        size, validator = self.identity()
+        lasting: list[JsonValue] = [self.url, size, validator, int(self.rising)]
+        # an identity that is not known yet is asked for again
+        self._lasting = None if self._identity is None else lasting
+        return lasting
 
     @property
     def url(self) -> int:
@@ -129,14 +147,14 @@ class Position:
         """Enter a shard."""
         self._url, self._url_hash = url, None
         self._close_list()
-        self.reader = self._identity = self._size_sum = self._rises = None
+        self.reader = self._identity = self._size_sum = self._rises = self._lasting = None
         self.shard, self.ordinal, self.offsets, self.pending = shard, 0, [], []
 
     def present(self, samples: list[Sample], offsets: list[int]) -> list[Sample]:
         """Take the next list of samples of the shard; return it in the order in which to pop them."""
         self.ordinal += len(self.offsets)
         self.offsets = offsets
-        self._rises = None
+        self._rises = self._lasting = None
         if self.tracked:
             if self._chained:
                 self._close_list()
@@ -162,7 +180,7 @@ class Position:
             self._keys = keys[passed:] + _list_keys(samples)
         self.ordinal += passed
         self.offsets = places[passed:] + offsets
-        self._rises = None
+        self._rises = self._lasting = None
         samples.reverse()
         pending[:0] = samples
 
@@ -185,7 +203,7 @@ def _chain_keys(chain: int, keys: list[str | None]) -> int:
         joined = "\0".join(keys) + "\0"  # type: ignore[arg-type]
     except TypeError:  # a sample without a key
         joined = "".join(f"{key}\0" for key in keys)
-    return zlib.crc32(joined.encode("utf-8", "surrogatepass"), chain)
+    return crc32(joined.encode("utf-8", "surrogatepass"), chain)
 
 
 def take_share(

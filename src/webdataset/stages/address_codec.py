@@ -11,8 +11,8 @@ Theory of logs. An :class:`AddressLog` holds addresses in the order of arrival, 
 reader's addresses rise: mostly the next sample of the same shard, some blocks of 512 bytes further on. So an address
 is stored as its difference from the one before it and a sign for its check: ``"10H"`` for the next ordinal and 10
 blocks, three numbers (shard, ordinal, bytes) for anything else. Each is written once. When enough have arrived to
-fill a chunk, their text is deflated and begins anew, its first address in full. Addresses of other shapes are encoded
-in columns.
+fill a chunk, their text is kept, deflated where that makes it shorter, and begins anew, its first address in full.
+Addresses of other shapes are encoded in columns.
 """
 
 import base64
@@ -31,6 +31,7 @@ from typing import Any, TypeAlias
 from webdataset.core.errors import StateMismatch
 from webdataset.core.json_types import Address, JsonValue, as_list
 from webdataset.samples.address import CheckedAddress
+from webdataset.samples.native_core import find_native
 
 Shape: TypeAlias = "int | list[Shape] | None"
 """An address with 0 for each number in it; None for addresses of no common shape."""
@@ -253,6 +254,7 @@ CHUNK = 64
 _BLOCK = 512
 _SIGNS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+,./"
 _STEP = re.compile(r"(-?\d+)(?: (-?\d+) (-?\d+))?([A-Za-z!#$%&()*+,./])")
+_SHORT = 4  # signs an address: a text of no more is hardly shorter when it is deflated, and that takes 15 us
 _MARK = b"\2"  # of a text; those of ``encode_addresses`` are 0 and 1
 
 
@@ -261,59 +263,71 @@ class AddressLog:
 
     Attributes:
         entered: the addresses; others append to it.
+        sealed: the chunks that are full, as texts.
     """
 
     def __init__(self) -> None:
         self.entered: list[Address] = []
-        self._sealed: list[str] = []
+        self.sealed: list[str] = []
         self._start = 0  # where what is after the last chunk begins
         self._written = 0  # how many are written
         self._text = ""  # of those after the last chunk
         self._others: list[Address] | None = None  # the same as they are, where some have another shape
+        module = find_native()
+        self._write_natively = None if module is None else module.write_steps
 
     def clear(self) -> None:
         """Forget all addresses."""
         self.entered.clear()
-        self._sealed.clear()
+        self.sealed.clear()
         self._start = self._written = 0
         self._text, self._others = "", None
 
-    def save(self) -> tuple[list[str], JsonValue]:
-        """Return the chunks, and what is after them."""
-        while len(self.entered) - self._start >= CHUNK:
+    def tail(self) -> JsonValue:
+        """Fill chunks, and return what is after them."""
+        stop = len(self.entered)
+        while stop - self._start >= CHUNK:
             self._seal(self._start + CHUNK)
-        tail = self._tail(len(self.entered))
-        return self._sealed.copy(), tail
+        return self._tail(stop)
 
     def _seal(self, stop: int) -> None:
         tail = self._tail(stop)
-        self._sealed.append(
-            deflate_text(_MARK + tail.encode())
-            if isinstance(tail, str)
-            else encode_addresses(as_list(tail), in_order=True)
-        )
+        if not isinstance(tail, str):
+            self.sealed.append(encode_addresses(as_list(tail), in_order=True))
+        elif len(tail) > _SHORT * (stop - self._start):
+            self.sealed.append(deflate_text(_MARK + tail.encode()))
+        else:
+            self.sealed.append(tail)
         self._start = self._written = stop
         self._text, self._others = "", None
 
     def _tail(self, stop: int) -> JsonValue:
         """Return the addresses after the last chunk and before ``stop``, as a text where all are a reader's."""
         if self._others is None:
-            if self._written == stop or self._tell(stop):
+            written = self._written
+            if written == stop:
+                return self._text
+            # the same in C, for a reader's addresses
+            steps = self._write_natively and self._write_natively(self.entered, written, stop, self._start)
+            if steps is None:
+                steps = self._write_steps(written, stop)
+            if steps is not None:
+                self._written = stop
+                self._text += steps
                 return self._text
             self._others = []
         self._others += map(_to_lists, self.entered[self._start + len(self._others) : stop])
         return self._others.copy()
 
-    def _tell(self, stop: int) -> bool:
-        """Write the addresses before ``stop`` that are not written yet; return False where one is not a reader's."""
+    def _write_steps(self, written: int, stop: int) -> str | None:
+        """Return the addresses from ``written`` on and before ``stop`` as text; None where one is not a reader's."""
         # a reader's addresses are numbers: what is not one is found below
         entered: list[Any] = self.entered
-        written = self._written
         shard, ordinal, offset, _ = entered[written - 1] if written > self._start else (0, 0, 0, 0)
         steps = []
         for address in entered[written:stop]:
             if type(address) is not CheckedAddress and not _is_reader_address(address):
-                return False
+                return None
             before, last, behind = shard, ordinal, offset
             shard, ordinal, offset, check = address
             size = offset - behind
@@ -321,12 +335,10 @@ class AddressLog:
                 steps.append(f"{size // _BLOCK}{_SIGNS[check]}")
             else:
                 steps.append(f"{shard - before} {ordinal - last} {size}{_SIGNS[check]}")
-        self._written = stop
-        self._text += "".join(steps)
-        return True
+        return "".join(steps)
 
     def reread(self, since: list[str], tail: JsonValue) -> None:
-        """Take up what ``written`` returned.
+        """Take up what was in ``sealed``, and what ``tail`` returned.
 
         Raises:
             StateMismatch: it is nothing of the kind.
@@ -337,7 +349,7 @@ class AddressLog:
             if not addresses:
                 raise StateMismatch("the snapshot holds addresses that cannot be read")
             self.entered += addresses
-        self._sealed[:] = since
+        self.sealed[:] = since
         self._start = self._written = len(self.entered)
         self.entered += tail if isinstance(tail, list) else _parse_tail(tail)
 
@@ -355,6 +367,9 @@ def _to_lists(address: Address) -> JsonValue:
 def _decode_chunk(text: str) -> list[Address]:
     if not text:
         return []
+    # a text that was not deflated begins with an address in full
+    if " " in text:
+        return _parse_tail(text)
     body = inflate_text(text)
     return _parse_tail(str(body[1:], "utf-8", "replace")) if body[:1] == _MARK else decode_addresses(text)
 

@@ -24,7 +24,7 @@ from webdataset.core.distributed import RunContext, StreamNumber, WorkerContext,
 from webdataset.core.error_handlers import Handler, should_continue, with_location
 from webdataset.core.errors import FlowError
 from webdataset.core.json_types import Address as JsonAddress
-from webdataset.core.json_types import JsonValue
+from webdataset.core.json_types import JsonValue, SplitJson
 from webdataset.core.json_types import normalize_json as normalize_json  # noqa: PLC0414  passed on
 from webdataset.core.seeds import hash_seed, make_rng, random_seed
 
@@ -162,7 +162,7 @@ class StageState:
         origin: in a tracked run, a function giving the address of the item that upstream yielded last; else None.
             What a stage gives never depends on it.
         address: address of the item that this stage yielded last (tracked runs only).
-        plain: snapshots have no tuples, and the keys of dictionaries are sorted.
+        plain: what ``split_snapshot`` returns has no tuples within, and the keys of dictionaries are sorted.
         outcome: of a run whose samples are watched; not part of a snapshot.
     """
 
@@ -180,6 +180,19 @@ class StageState:
     def snapshot(self) -> JsonValue:
         """Return this state as a JSON value; buffers as addresses."""
         return None
+
+    def split_snapshot(self) -> SplitJson:
+        """Return the snapshot in two parts, which ``join_snapshot`` puts together.
+
+        Returns:
+            What changes with nearly every item; and a list or dictionary of what is mostly the same, not changed in
+            place once it was returned, or None. The second part is summed only where it is another one.
+        """
+        return [self.snapshot(), None]
+
+    def writer(self) -> Callable[[], SplitJson]:
+        """Return ``split_snapshot``, or what does the same with fewer calls, for calls at every step."""
+        return self.split_snapshot
 
     def trace(self) -> JsonValue:
         """Return what has been read so far as a JSON value, for a replay to compare; None for what reads nothing."""

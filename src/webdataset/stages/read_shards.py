@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import Handler, count_skipped, reraise_exception
 from webdataset.core.errors import FlowError, FormatError, StateMismatch
-from webdataset.core.json_types import JsonValue, as_list
+from webdataset.core.json_types import JsonValue, SplitJson, as_list, join_snapshot
 from webdataset.samples.address import Address, CheckedAddress
 from webdataset.samples.grouping import Sample
 from webdataset.samples.refetch import refetch
@@ -77,14 +77,21 @@ class ReaderState(StageState):
 
     def snapshot(self) -> JsonValue:
         """Return the address of the sample given last, and which sample of which shard it is; None before the first."""
-        if self.position.offsets:
-            return cast("JsonValue", self.position.snapshot())
-        return None if self.saved is None else self.saved.state
+        return join_snapshot(self.split_snapshot())
+
+    def split_snapshot(self) -> SplitJson:
+        """Return the same in two parts: where the sample stands, and what is known of the shard."""
+        return self.position.split_snapshot()
+
+    def writer(self) -> Callable[[], SplitJson]:
+        """Return ``split_snapshot``, a call less."""
+        return self.position.split_snapshot
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
         """Continue after the sample at this address."""
         if state is not None:
             self.saved = SavedPosition(state)
+            self.position.resumed = self.saved.parts
 
     def present_url(self) -> str:
         """Return the url of the shard that is being read."""
@@ -114,7 +121,7 @@ class SavedPosition:
             shard, ordinal, offset, key, url, size, validator, rises = cast("list[Any]", as_list(state))
         except (TypeError, ValueError) as error:
             raise StateMismatch(f"this is not where a reader stood: {str(state)[:80]}") from error
-        self.state = state
+        self.parts: SplitJson = [[shard, ordinal, offset, key], [url, size, validator, rises]]
         self.start = Address(shard, ordinal, offset)
         self.key = int(key)
         self.url = url

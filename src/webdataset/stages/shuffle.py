@@ -21,7 +21,7 @@ from typing import Any
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import Handler
 from webdataset.core.errors import FlowError, UsageError
-from webdataset.core.json_types import Address, JsonValue, as_object, as_text
+from webdataset.core.json_types import Address, JsonValue, SplitJson, as_object, as_text, join_snapshot
 from webdataset.core.seeds import CounterRng
 from webdataset.core.upstream_utils import PipelineStage
 from webdataset.stages import randomness
@@ -157,7 +157,15 @@ class JournaledShuffleState(ShuffleState):
 
     def snapshot(self) -> JsonValue:
         """Return an earlier buffer, and what came in since."""
-        return self.journal.save()
+        return join_snapshot(self.split_snapshot())
+
+    def split_snapshot(self) -> SplitJson:
+        """Return the same in two parts: what the last chunk of addresses holds, and what came before."""
+        return self.journal.split_snapshot()
+
+    def writer(self) -> Callable[[], SplitJson]:
+        """Return ``split_snapshot``, a call less."""
+        return self.journal.split_snapshot
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Follow the buffer to where it was, and fetch its items again."""
@@ -282,9 +290,6 @@ def _object_size(value: Any) -> int:
     return _UNKNOWN
 
 
-_PARTS = ("given", "odd", "outs", "phase", "random", "since", "tail", "waiting")
-
-
 def _pair_weight(pair: tuple[Address, object]) -> int:
     return sample_size_bytes(pair[1])
 
@@ -345,8 +350,13 @@ class JournaledWeighedState(WeighedShuffleState):
 
     def snapshot(self) -> JsonValue:
         """Return an earlier buffer, what came in since, how many went out for each, and whether one stands alone."""
-        parts = {**self.journal.save(), "odd": self.odd, "outs": self.journal.outs()}
-        return {name: parts[name] for name in _PARTS}
+        return join_snapshot(self.split_snapshot())
+
+    def split_snapshot(self) -> SplitJson:
+        """Return the same in two parts: what the last chunk of addresses holds, and what came before."""
+        changing, lasting = self.journal.split_snapshot()
+        parts = {**as_object(changing), "odd": self.odd, "outs": self.journal.outs()}
+        return [{name: parts[name] for name in sorted(parts)}, lasting]
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Follow the buffer to where it was, and fetch its samples again."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
 from webdataset.core.errors import StateMismatch
-from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_text
+from webdataset.core.json_types import Address, JsonValue, SplitJson, as_int, as_list, as_text
 from webdataset.stages.address_codec import AddressLog, decode_addresses, encode_addresses, flatten_address
 from webdataset.stages.base import Item, StageState
 
@@ -61,6 +61,8 @@ class ShuffleJournal:
         self._crossed = 0  # borders after the base
         self._base: _Base | None = None
         self._size = 0  # addresses in the base
+        self._sealed = 0  # chunks after it that are in what lasts
+        self._lasting: dict[str, JsonValue] | None = None  # see split_snapshot; None: it is another one since
         self._wanted = False  # a snapshot was taken since the border
 
     def note_addresses(self, upstream: Iterator[Item], origin: Callable[[], Address]) -> Iterator[tuple[Address, Item]]:
@@ -92,7 +94,7 @@ class ShuffleJournal:
             return
         self._clear()
         self._next = self.border
-        self._base = None
+        self._base = self._lasting = None
         if wanted:
             self._write(0, in_order=ordered)
 
@@ -111,31 +113,33 @@ class ShuffleJournal:
             "random": self.random(),
             "phase": phase,
         }
-        self._base, self._size, self._crossed = base, len(addresses), 0
+        self._base, self._lasting, self._size, self._crossed = base, None, len(addresses), 0
         return base
 
-    def save(self) -> Mapping[str, JsonValue]:
-        """Return the buffer as JSON."""
+    def split_snapshot(self) -> SplitJson:
+        """Return the buffer as JSON: how many went out and the last addresses that came in, and what came before."""
         self._wanted = True
+        trail, entered = self._trail, self._entered
         base = self._base
         if base is None:
-            phase = self.border - self._next + len(self._entered)
+            phase = self.border - self._next + len(entered)
             self._clear()
             self._next = self.border - phase
             base = self._write(phase, in_order=False)
-        since, tail = self._trail.save()
-        given = self._size + len(self._entered) - len(self.waiting)
-        return {
-            "given": given,
-            "phase": base["phase"],
-            "random": base["random"],
-            "since": since,
-            "tail": tail,
-            "waiting": base["waiting"],
-        }
+        tail = trail.tail()
+        lasting = self._lasting
+        if lasting is None or len(trail.sealed) != self._sealed:
+            self._sealed = len(trail.sealed)
+            lasting = self._lasting = {
+                "phase": base["phase"],
+                "random": base["random"],
+                "since": trail.sealed.copy(),
+                "waiting": base["waiting"],
+            }
+        return [{"given": self._size + len(entered) - len(self.waiting), "tail": tail}, lasting]
 
     def reread(self, state: Mapping[str, JsonValue], replay: Replay) -> list[Address]:
-        """Take up what ``written`` returned, and return the addresses of the buffer.
+        """Take up what ``split_snapshot`` returned, and return the addresses of the buffer.
 
         Args:
             state: the JSON value.
@@ -147,7 +151,7 @@ class ShuffleJournal:
         """
         waiting, phase = as_text(state["waiting"]), as_int(state["phase"])
         buffer = decode_addresses(waiting)
-        self._base = {"waiting": waiting, "random": as_int(state["random"]), "phase": phase}
+        self._base, self._lasting = {"waiting": waiting, "random": as_int(state["random"]), "phase": phase}, None
         self._size, self._crossed, self.border = len(buffer), 0, self._border(len(buffer))
         self._next = self.border - phase
         self._clear()
@@ -227,7 +231,7 @@ class WeighedShuffleJournal(ShuffleJournal):
         return self._text + _format_code(codes[last])
 
     def follow(self, state: Mapping[str, JsonValue], pick: Picks) -> list[Address]:
-        """Take up what ``written`` and ``outs`` returned, and return the addresses of the buffer.
+        """Take up what ``split_snapshot`` and ``outs`` returned, and return the addresses of the buffer.
 
         Args:
             state: the JSON value, the codes under ``outs``.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from webdataset.core.json_types import join_snapshot
 from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
 from webdataset.stages.batch import listed
@@ -171,4 +172,8 @@ def _written(flow: Flow) -> Any:
         raise BrokenContract(f"a snapshot is not JSON: {state!r}") from error
     if reread != state:
         raise BrokenContract(f"a snapshot changes when it is written as JSON and read: {state!r}")
+    for runner in flow.runners:
+        known = runner.state
+        if known is not None and join_snapshot(known.writer()()) != known.snapshot():
+            raise BrokenContract(f"the two parts of a snapshot are not the snapshot: {known.split_snapshot()!r}")
     return reread

@@ -10,6 +10,7 @@ import webdataset as wds
 from webdataset.core.distributed import StreamNumber, WorkerContext, use_stream, worker_context
 from webdataset.core.errors import FlowError, NoSamples, StateMismatch, UsageError
 from webdataset.flow.elastic_state import ReceivedState
+from webdataset.stages.base import Stage, StageState
 
 ALONE = WorkerContext(0, 1, 0, 1)
 TOPOLOGIES = [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2), (4, 2), (6, 4)]
@@ -316,7 +317,10 @@ def test_refusals_name_the_difference(urls):
         {"memories": {"0": [-1]}},
         {"memories": {"0": [1, 2]}},
         {"streams": "6"},
-        {"memories": {str(number): [1, 0, 1, None, [{"wrong": 1}] * 3] for number in range(6)}},
+        *(
+            {"memories": {str(number): [1, 0, 1, None, memories] for number in range(6)}}
+            for memories in ([{"wrong": 1}] * 3, [[{"wrong": 1}, None]] * 3, [[[1], {"wrong": 1}]] * 3, [[None]] * 3, 3)
+        ),
     ],
 )
 def test_what_is_no_state(urls, broken):
@@ -464,6 +468,50 @@ def test_within_a_stream_nobody_is_a_rank(monkeypatch, urls):
     with use_stream(StreamNumber(2, 6)):
         assert worker_context() == ALONE
     assert worker_context().rank == 1
+
+
+class Placed(StageState):
+    """A state that says where its snapshot was taken."""
+
+    def snapshot(self):
+        """Return the place."""
+        return list(worker_context())
+
+
+class Placing(Stage):
+    """Passes everything on, and has such a state."""
+
+    transparent = True
+
+    def begin(self, run):
+        """Return a state."""
+        return Placed()
+
+    def flow(self, upstream, state):
+        """Pass everything on."""
+        yield from upstream
+
+
+def test_snapshots_are_taken_within_the_stream(monkeypatch, urls):
+    """What a stage asks for while its state is read is what it is told while it runs; afterwards all is as before."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run = iter(wds.WebDataset(urls, seed=1).compose(Placing()).elastic(6))
+    next(run)
+    assert run.state_dict()["memories"]["1"][4][-1] == [list(ALONE), None]
+    assert worker_context().rank == 1
+
+
+def test_what_lasts_is_the_same_object(urls):
+    """The part of a memory that lasts is one object from state to state, in each shard another one."""
+    run = iter(wds.WebDataset(urls, shardshuffle=False, seed=1).elastic(1))
+    parts: list[list[object]] = []
+    for _ in run:
+        if run.state_dict()["memories"]["0"][4:]:
+            parts.append(run.state_dict()["memories"]["0"][4][0][1])
+    kept = [one is other for one, other in itertools.pairwise(parts)]
+    assert len({part[0] for part in parts}) == 4
+    assert 3 <= kept.count(False) < len(kept) // 4
 
 
 def test_travel(urls):

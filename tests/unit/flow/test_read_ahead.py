@@ -104,11 +104,11 @@ def test_an_interrupt_ends_what_was_read_ahead(uneven):
     next(run)
     stream = run._started.streams[1]
     stream.advance()
-    stream._loop.flow.position.pending.clear()
-    stream._loop.flow.items = interrupt()
+    stream.loop.flow.position.pending.clear()
+    stream.loop.flow.items = interrupt()
     with pytest.raises(KeyboardInterrupt):
         stream.advance()
-    assert stream._loop.flow.position is run_module.NO_POSITION
+    assert stream.loop.flow.position is run_module.NO_POSITION
     with pytest.raises(FlowError, match="no state after a failure"):
         run.state_dict()
 

@@ -137,7 +137,7 @@ def test_of_a_workers_streams_every_fourth_has_gates(urls):
     count = len(list(run))
     assert count == 46
     gates = [
-        level.gate for stream in run._started.streams.values() if stream._loop for level in stream._loop.flow.runners
+        level.gate for stream in run._started.streams.values() if stream.loop for level in stream.loop.flow.runners
     ]
     assert not any(gates)  # streams that are over are let go of
     (name, read, _), (_, given, _) = meter.estimate(count)

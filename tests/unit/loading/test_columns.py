@@ -27,7 +27,7 @@ from webdataset.loading.columns import (
 from webdataset.loading.ipc import PartReceiver, PartSender, pack_credit, unpack_credit
 from webdataset.loading.message_pipe import MessagePipe
 from webdataset.loading.worker import WindowCredit, WindowPart
-from webdataset.samples.native_core import find_core, load_native
+from webdataset.samples.native_core import find_native, load_native
 
 needs_core = pytest.mark.skipif(load_native()[0] is None, reason="the native core is not compiled")
 
@@ -292,11 +292,11 @@ def test_the_core_is_used_where_it_is_wanted(monkeypatch):
         calls.append("draw")
         return core.draw(*args)
 
-    monkeypatch.setattr("webdataset.loading.worker.find_core", lambda: SimpleNamespace(gather=gather, draw=draw))
+    monkeypatch.setattr("webdataset.loading.worker.find_native", lambda: SimpleNamespace(gather=gather, draw=draw))
     assert len(list(wds.Loader([(1,)] * 8, 4))) == 2
     assert calls == ["draw", 4, "draw", 4, "draw"]
     monkeypatch.setenv("WDS_NATIVE", "0")
-    assert find_core() is None
+    assert find_native() is None
 
 
 def test_a_sender_keeps_nothing_of_what_it_sent():

@@ -341,7 +341,8 @@ def test_states_do_not_tell_how_samples_were_taken(tmp_path, monkeypatch):
     run = states()
     assert len(ahead) == 800
     assert [number for number in range(800) if ahead[number] != run[number]] == []
-    rises = [{memory[4][-1][-1] for memory in json.loads(state)["memories"].values() if memory} for _, state in ahead]
+    memories = [json.loads(state)["memories"].values() for _, state in ahead]
+    rises = [{memory[4][-1][1][-1] for memory in each if memory} for each in memories]
     assert {1} in rises
     assert {0} in rises
 
