@@ -1,6 +1,7 @@
 """A replay does what the first run did: every stage, before and after stages that are not ours, with long buffers."""
 
 import collections
+import itertools
 import json
 import random
 
@@ -9,7 +10,7 @@ import pytest
 import webdataset as wds
 from webdataset import filters
 from webdataset.core.distributed import StreamNumber, WorkerContext
-from webdataset.core.errors import UsageError
+from webdataset.core.errors import FlowError, UsageError
 from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
 
@@ -218,6 +219,77 @@ def test_a_replay_does_not_move_the_generators_of_mixed_sources():
     third = make(*map(random.Random, range(3))).start(state)
     assert [next(third) for _ in range(500)] == rest[:500]
     assert list(make(*map(random.Random, range(3))).start(json.loads(json.dumps(third.snapshot())))) == rest[500:]
+
+
+def make_passes(passes, rng, length=60):
+    """Items of several passes, in the order of a user's generator, which pass a stage that is not ours, and wait."""
+
+    def short():
+        return iter([{"n": number} for number in range(length)])
+
+    inner = wds.DataPipeline(short, filters.shuffle(20, rng=rng), passed_on).repeat(nepochs=passes)
+    return wds.DataPipeline(inner, filters.shuffle(150))
+
+
+@pytest.mark.parametrize("cut", [70, 130, 300, 411, 599])
+def test_items_of_earlier_passes_that_wait_are_made_again(cut):
+    """By the draws of their pass, of a generator that has gone on since; after a second and a third resume, too."""
+    run = make_passes(10, random.Random(3)).start()
+    given = [next(run) for _ in range(cut)]
+    state = json.loads(json.dumps(run.snapshot()))
+    rest = [item["n"] for item in run]
+    assert sorted([item["n"] for item in given] + rest) == sorted([*range(60)] * 10)
+    for steps in (0, 25, 90):
+        again = make_passes(10, random.Random(99)).start(state)
+        found = [item["n"] for item in itertools.islice(again, steps)]
+        assert found == rest[:steps]
+        state, rest = json.loads(json.dumps(again.snapshot())), rest[steps:]
+        again.close()
+    assert [item["n"] for item in make_passes(10, random.Random(99)).start(state)] == rest
+
+
+def test_items_of_passes_that_are_too_far_back_are_refused():
+    """What a generator was before each of the last 32 passes is known; an item that is older is never another one."""
+    refused = 0
+    for cut in range(20, 720, 35):
+        run = make_passes(70, random.Random(3), length=12).start()
+        for _ in range(cut):
+            next(run)
+        state = json.loads(json.dumps(run.snapshot()))
+        rest = [item["n"] for item in run]
+        try:
+            assert [item["n"] for item in make_passes(70, random.Random(9), length=12).start(state)] == rest
+        except FlowError as error:
+            refused += 1
+            assert "seed=" in str(error)  # noqa: PT017  only some of them
+    assert 0 < refused < 20
+
+
+@pytest.mark.parametrize("longest", [True, False])
+@pytest.mark.parametrize("nested", [False, True])
+def test_items_of_ended_sources_of_a_mix_are_made_again(longest, nested):
+    """Those that wait in a buffer: with what the generators of each source were, which has ended or was left."""
+
+    def make(salt):
+        def source(number, length):
+            items = [{"n": (number, index)} for index in range(length)]
+            drawn = filters.shuffle(30, rng=random.Random(number + salt))
+            return wds.DataPipeline(lambda: iter(items), drawn, passed_on)
+
+        mix = wds.RoundRobin([source(1, 100), source(2, 420), source(3, 200)], longest=longest)
+        if nested:
+            mix = wds.RandomMix([mix, source(4, 150)], longest=longest, seed=1)
+        return wds.DataPipeline(mix, filters.shuffle(200))
+
+    whole = [item["n"] for item in make(0).start(Run(seed=1))]
+    for cut in range(5, len(whole), 47):
+        run = make(0).start(Run(seed=1))
+        assert [next(run)["n"] for _ in range(cut)] == whole[:cut]
+        state = json.loads(json.dumps(run.snapshot(), sort_keys=True))
+        again = make(50).start(state)
+        assert [next(again)["n"] for _ in range(3)] == whole[cut : cut + 3]
+        state = json.loads(json.dumps(again.snapshot(), sort_keys=True))
+        assert [item["n"] for item in make(70).start(state)] == whole[cut + 3 :]
 
 
 def test_a_generator_that_two_stages_share_cannot_be_replayed():

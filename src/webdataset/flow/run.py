@@ -4,6 +4,7 @@ A snapshot is a JSON value from which an equal run continues. See docs/design/st
 are restored. Each pass is an epoch with an order of its own. A pass that gives nothing ends the loop.
 """
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -152,20 +153,35 @@ class Flow(Generic[Output]):
             "first": first,
             "ended": self.find_last_end(),
             "memories": [runner.snapshot() for runner in self.runners[first:]],
-            "generators": self._generators(first),
+            "generators": self.first_generators(),
         }
 
-    def _generators(self, first: int) -> Json:
-        """Return what users' generators were before the run, for the stages that a resumed run begins again."""
+    def first_generators(self) -> dict[str, Json]:
+        """Return what users' generators were before the run, for the stages that a resumed run begins again.
+
+        Raises:
+            FlowError: a generator whose state cannot be saved, or that two stages draw from.
+        """
         drawing = [(number, runner) for number, runner in enumerate(self.runners) if runner.generators]
         live = [id(generator) for _, runner in drawing for generator in user_generators(runner.stage)]
         shared = len({*live}) < len(live)
-        again = {str(number): runner.first_generators() for number, runner in drawing if number < first}
+        again = {str(number): runner.first_generators() for number, runner in drawing if number < self._first}
         if again and shared:
             raise FlowError(
                 "two stages draw from one random generator, so that none can be replayed: give each its own"
             )
         return again
+
+    def use_generators(self, states: dict[str, Json] | None) -> None:
+        """Let replays draw from users' generators as they were before an earlier run of these stages.
+
+        Args:
+            states: what ``first_generators`` was of that run; None where that is not known: then no replay draws.
+        """
+        for number, runner in enumerate(self.runners):
+            if runner.generators:
+                known = None if states is None else states.get(str(number))
+                runner.generators = None if known is None else runner.copy_generators(known)
 
     def find_last_end(self) -> int | None:
         """Return the number of the last stage that has ended, of those that have a memory; None where none has."""
@@ -307,6 +323,7 @@ def _count_shared_stages(stages: Sequence[object]) -> int:
 
 STREAMS = 24  # of an elastic dataset that is not told how many
 ENDLESS = sys.maxsize
+KEPT_PASSES = 32  # of which the generators that users gave are known, about 3 KB each
 EMPTY_PASSES = 100  # of a stream that is to begin again forever, before that counts as having no samples
 
 
@@ -366,6 +383,8 @@ class Loop(Generic[Output]):
             self.count, self.passed, given, inner = _parse_snapshot(state)
             self._before = self.count - given
             run = replace(run, tracked=True)
+        # what users' generators were before each of the last passes, where a replay of one draws from them
+        self._earlier: dict[int, dict[str, Json]] = {} if state is None else _parse_earlier(state)
         self._outcomes: Outcomes | None = None  # where no other part judges
         if run.outcomes is None:
             self._outcomes = Outcomes()
@@ -424,6 +443,7 @@ class Loop(Generic[Output]):
     def _start_next_pass(self) -> bool:
         """End a pass; begin the next one if there is to be one."""
         self.flow.close()
+        self._note_generators()
         self.passed += 1
         if self.count >= self.bound or self.passed >= self._bounds.passes:
             return False
@@ -440,13 +460,25 @@ class Loop(Generic[Output]):
         self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
         return True
 
+    def _note_generators(self) -> None:
+        """Keep what users' generators were before this pass: items of it may wait in buffers of later stages."""
+        if not self.flow.run.tracked or not any(runner.generators for runner in self.flow.runners):
+            return
+        # one whose state cannot be saved is refused by what asks for the state
+        with contextlib.suppress(FlowError):
+            if states := self.flow.first_generators():
+                self._earlier[self.passed] = states
+                self._earlier.pop(self.passed - KEPT_PASSES, None)
+
     def close(self) -> None:
         """Close every generator and stream; a snapshot can still be taken."""
         self.flow.close()
 
     def snapshot(self) -> Json:
         """Return the state after the item given last, as a JSON value."""
-        return {"count": self.count, "passed": self.passed, "given": self.count_in_pass, "flow": self.flow.snapshot()}
+        parts = {"count": self.count, "passed": self.passed, "given": self.count_in_pass, "flow": self.flow.snapshot()}
+        earlier = {str(passed): states for passed, states in self._earlier.items()}
+        return {**parts, "earlier": earlier} if earlier else parts
 
     def split_snapshot(self) -> Json:
         """Return what of the snapshot the run and the description do not tell, as a plain JSON value.
@@ -476,12 +508,19 @@ class Loop(Generic[Output]):
         return [self.passed, self.flow.address()]
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
-        """Make the items at some addresses once more, each in its pass."""
+        """Make the items at some addresses once more, each in its pass.
+
+        Raises:
+            FlowError: that would take a user's generator as it was before a pass of which this is not known any more.
+        """
         found: dict[str, Any] = {}
         for passed in sorted({address[0] for address in addresses}):
             inner = [address[1] for address in addresses if address[0] == passed]
             epoch = self.flow.run.epoch - self.passed + passed
-            flow = self.flow if passed == self.passed else Flow(self._stages, replace(self.flow.run, epoch=epoch))
+            flow = self.flow
+            if passed != self.passed:
+                flow = Flow(self._stages, replace(flow.run, epoch=epoch))
+                flow.use_generators(self._earlier.get(passed))
             for address, item in zip(inner, flow.fetch(inner), strict=True):
                 found[repr([passed, address])] = item
         return [found[repr([address[0], address[1]])] for address in addresses]
@@ -492,6 +531,14 @@ def _parse_snapshot(state: Json) -> tuple[int, int, int, Json]:
     try:
         return int(state["count"]), int(state["passed"]), int(state["given"]), dict(state["flow"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StateMismatch(f"this is not a snapshot of a pipeline: {error!r}") from error
+
+
+def _parse_earlier(state: Json) -> dict[int, dict[str, Json]]:
+    """Return what a snapshot of a loop tells of users' generators before earlier passes."""
+    try:
+        return {int(passed): dict(states) for passed, states in state.get("earlier", {}).items()}
+    except (TypeError, ValueError, AttributeError) as error:
         raise StateMismatch(f"this is not a snapshot of a pipeline: {error!r}") from error
 
 

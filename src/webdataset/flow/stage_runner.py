@@ -34,7 +34,7 @@ class StageRunner:
         items: the generator; made by ``open``.
         over: the generator had ended before the snapshot that this run continues.
         generators: users' random generators that the stage draws from, as they were before the run; none where the run
-            is not tracked.
+            is not tracked, None where that is not known.
     """
 
     def __init__(self, stage: Stage, run: Run, before: "StageRunner | None") -> None:
@@ -42,7 +42,7 @@ class StageRunner:
         self.run = run
         self.before = before
         drawing = randomness.user_generators(stage) if run.tracked else []
-        self.generators = copy.deepcopy(drawing) if drawing else []
+        self.generators: list[randomness.Rng] | None = copy.deepcopy(drawing) if drawing else []
         self.state: StageState | None = stage.begin(run)
         self.items: Iterator[Any] = iter(())
         self.over = False
@@ -140,19 +140,37 @@ class StageRunner:
 
     def first_generators(self) -> list[Json]:
         """Return the states that users' generators had before the run."""
-        return [randomness.rng_state(generator) for generator in self.generators]
+        return [randomness.rng_state(generator) for generator in self.generators or ()]
 
     def restore_generators(self, states: list[Json]) -> None:
         """Set users' generators to the states that they had before the run that is restored; called before ``open``."""
+        for generator, state in zip(self._match_generators(states), states, strict=True):
+            randomness.restore_rng(generator, state)
+        self.generators = self.copy_generators(states)
+
+    def copy_generators(self, states: list[Json]) -> list[randomness.Rng]:
+        """Return copies of users' generators, in some states."""
+        copies = copy.deepcopy(self._match_generators(states))
+        for generator, state in zip(copies, states, strict=True):
+            randomness.restore_rng(generator, state)
+        return copies
+
+    def _match_generators(self, states: list[Json]) -> list[randomness.Rng]:
+        """Return users' generators, one for each state."""
         own = randomness.user_generators(self.stage)
         if len(own) != len(states):
             raise StateMismatch(f"the snapshot has {len(states)} random generators for {self.stage!r}, not {len(own)}")
-        for generator, state in zip(own, states, strict=True):
-            randomness.restore_rng(generator, state)
-        self.generators = copy.deepcopy(own)
+        return own
 
     def copy(self) -> "StageRunner":
         """Return this stage and those before it as they were before the run: same stages and runs, new states."""
+        if self.generators is None:
+            raise FlowError(
+                "an item of an earlier pass waits in a buffer, and is made again by drawing from the generator that "
+                f"{self.stage!r} was given, whose state before that pass is not known any more: give the stage seed= "
+                "in place of rng=",
+                stage=repr(self.stage),
+            )
         # the run continues drawing from users' own generators, and the replay from others
         return self._copy_with_stage(randomness.replace_generators(self.stage, iter(copy.deepcopy(self.generators))))
 

@@ -36,6 +36,8 @@ class MixState(StageState):
         self.turn = 0
         self.flows: dict[int, SourceFlow] = {}
         self.states: dict[int, JsonValue] = {}
+        # the last states of sources that have ended, once they were asked for
+        self.ended: dict[int, JsonValue] = {}
 
     def flow(self, number: int) -> SourceFlow:
         """Return the flow of one source, started where it is not yet."""
@@ -44,12 +46,27 @@ class MixState(StageState):
         return self.flows[number]
 
     def snapshot(self) -> JsonValue:
-        """Return turn, generator and the states of the sources that still give."""
-        return {
+        """Return turn, generator and the states of the sources that still give, and of some that have ended."""
+        parts = {
             "turn": self.turn,
             "random": None if self.rng is None else randomness.rng_state(self.rng),
             "live": {str(number): self.flow(number).snapshot() for number in self.live},
         }
+        left = (number for number in range(len(self.datasets)) if number not in self.live)
+        ended = {str(number): state for number in left if (state := self.ended_state(number)) is not None}
+        return {**parts, "ended": ended} if ended else parts
+
+    def ended_state(self, number: int) -> JsonValue:
+        """Return the last state of a source that has ended; None where its items are made again without.
+
+        Its items may wait in buffers: what users' generators were when it drew them stands in its state.
+        """
+        if number not in self.ended:
+            flow = self.flows.get(number)
+            if flow is None or not randomness.user_generators(self.datasets[number]):
+                return None
+            self.ended[number] = flow.snapshot()
+        return self.ended[number]
 
     def present_url(self) -> str:
         """Return the url of a shard that one of the sources reads."""
@@ -65,6 +82,7 @@ class MixState(StageState):
         """Take up a snapshot; the sources start from it when they are first asked."""
         parts = as_object(state)
         self.states = {int(number): inner for number, inner in as_object(parts["live"]).items()}
+        self.ended = {int(number): inner for number, inner in as_object(parts.get("ended", {})).items()}
         # the order of the run, whatever order the keys were saved in
         self.live = sorted(self.states)
         self.turn = as_int(parts["turn"])
@@ -140,7 +158,8 @@ class Mixture(Stage[MixState], IterableDataset):
         places = [(as_int(number), inner) for number, inner in map(as_pair, addresses)]
         for number in {number for number, _ in places}:
             ended = number not in state.live
-            source = start_source(self.datasets[number], state.run, number) if ended else state.flow(number)
+            last = state.ended_state(number) if ended else None
+            source = start_source(self.datasets[number], state.run, number, last) if ended else state.flow(number)
             found[number] = iter(source.fetch([inner for n, inner in places if n == number]))
             if ended:
                 source.close()
