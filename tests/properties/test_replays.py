@@ -292,6 +292,28 @@ def test_items_of_ended_sources_of_a_mix_are_made_again(longest, nested):
         assert [item["n"] for item in make(70).start(state)] == whole[cut + 3 :]
 
 
+def test_items_that_an_ended_source_gave_from_memory():
+    """In the order of its first pass, which another process does not know: there the state is refused."""
+
+    def make():
+        def short():
+            return iter([{"n": number} for number in range(80)])
+
+        kept = wds.DataPipeline(short, filters.shuffle(40), wds.Cached()).repeat(nepochs=3)
+        mix = wds.RoundRobin([kept, wds.DataPipeline(short, passed_on).repeat(nepochs=9)], longest=True)
+        return wds.DataPipeline(mix, filters.shuffle(300))
+
+    pipeline = make()
+    run = pipeline.start(Run(seed=1))
+    given = [next(run)["n"] for _ in range(500)]
+    state = json.loads(json.dumps(run.snapshot()))
+    rest = [item["n"] for item in run]
+    assert sorted(given + rest) == sorted([*range(80)] * 12)
+    assert [item["n"] for item in pipeline.start(state)] == rest
+    with pytest.raises(FlowError, match="memory is gone"):
+        list(make().start(state))
+
+
 def test_a_generator_that_two_stages_share_cannot_be_replayed():
     """It is refused where the state is taken."""
     rng = random.Random(3)

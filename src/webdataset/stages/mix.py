@@ -59,11 +59,12 @@ class MixState(StageState):
     def ended_state(self, number: int) -> JsonValue:
         """Return the last state of a source that has ended; None where its items are made again without.
 
-        Its items may wait in buffers: what users' generators were when it drew them stands in its state.
+        Its items may wait in buffers: what users' generators were when it drew them stands in its state, and whether
+        they came out of memory.
         """
         if number not in self.ended:
             flow = self.flows.get(number)
-            if flow is None or not randomness.user_generators(self.datasets[number]):
+            if flow is None or not randomness.depends_on_past(self.datasets[number]):
                 return None
             self.ended[number] = flow.snapshot()
         return self.ended[number]

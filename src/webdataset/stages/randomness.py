@@ -151,6 +151,17 @@ def user_generators(stage: object) -> list[Rng]:
     ]
 
 
+def depends_on_past(source: object) -> bool:
+    """Tell whether a pass over a source may depend on what was read of it before, in a way that only its state tells.
+
+    Args:
+        source: a dataset that draws from generators of users, or keeps samples for later passes.
+    """
+    if hasattr(source, "recall") or user_generators(source):
+        return True
+    return any(depends_on_past(part) for _, parts in _nested_parts(source) for part in parts)
+
+
 def replace_generators(stage: Any, generators: Iterator[Any]) -> Any:
     """Return a stage that draws from other generators; the stage itself where it draws from none."""
     if not user_generators(stage):
