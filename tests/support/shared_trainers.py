@@ -79,8 +79,20 @@ def train(folder: str, name: str, scenario: dict[str, Any], kill: int) -> None:
             (Path(folder) / f"{name}.new").write_text(json.dumps(saved))
             (Path(folder) / f"{name}.new").rename(file)
             del batch
+    if "alone" in scenario:
+        await_others(folder, scenario["trainers"])
     if not scenario.get("stays"):
         loader.close()
+
+
+def await_others(folder: str, trainers: int) -> None:
+    """Wait until each trainer has received something: one that comes to an empty place would wait for others to come.
+
+    Where a machine is busy, a killed trainer may be through with all epochs before another has begun.
+    """
+    until = time.monotonic() + 40
+    while time.monotonic() < until and not all(Path(folder, f"t{n}.json").exists() for n in range(trainers)):
+        time.sleep(0.01)
 
 
 def start(folder: str, name: str, scenario: dict[str, Any], kill: int = 0) -> int:
