@@ -165,7 +165,7 @@ def test_samples_before_come_and_the_next_shard_follows(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("size", [64 * MIB, 64 * MIB + 1])
 def test_the_native_core_leaves_what_is_bounded_to_python(tmp_path, monkeypatch, size):
-    """It reads bodies of up to 64 MiB, which is less than what is free in Python, and asks nobody."""
+    """It reads bodies of up to 64 MiB, which is less than what Python takes without a question."""
     monkeypatch.setattr(member_sizes, "FREE_BYTES", 1000)
     monkeypatch.setenv("WDS_MAX_MEMBER_BYTES", "2000")
     small = tmp_path / "small.tar"
@@ -185,7 +185,7 @@ def test_the_native_core_leaves_what_is_bounded_to_python(tmp_path, monkeypatch,
 @needs_linux
 @pytest.mark.parametrize("native", ["0", "1"])
 def test_a_member_for_which_there_is_no_memory(tmp_path, native):
-    """It is named, whoever would have read it."""
+    """It is named, whether C or Python would have read it."""
     path = tmp_path / "x.tar"
     with path.open("wb") as file:
         file.write(member(b"a.bin", b"1") + header(b"b.bin", 60 * MIB))

@@ -117,7 +117,7 @@ def test_large_bodies_of_files_are_read_by_the_core(size, small, monkeypatch, tm
 @needs_core
 @pytest.mark.parametrize("native", ["0", "1"])
 def test_samples_before_a_large_body_are_given_before_it_is_read(native, monkeypatch, tmp_path):
-    """So that two of them do not lie in memory at once, and nobody waits longer than for his own sample."""
+    """So that two of them do not lie in memory at once, and a complete sample does not wait for the next one."""
     monkeypatch.setenv("WDS_NATIVE", native)
     path = tmp_path / "s.tar"
     path.write_bytes(write_pictures(20, size=600_000))

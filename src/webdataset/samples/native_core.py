@@ -165,7 +165,7 @@ class NativeTaker:
         self.samples += samples
         self.offsets += offsets
 
-    def take_on(self, scanner: "TarScanner") -> Iterator[tuple[list[Sample], list[int]]]:
+    def take_lists(self, scanner: "TarScanner") -> Iterator[tuple[list[Sample], list[int]]]:
         """Yield the lists of samples that come while this pauses again and again, between large ones.
 
         This way is short, since the bytes of large samples have driven all code out of the processor's cache.

@@ -317,7 +317,7 @@ class ShardReader:
                 grouper.announce(scanner.coming, taker.samples)
             if taker.samples and (taker.paused or not scanner.waiting) and not self._at_end():
                 yield taker.collect()
-            yield from taker.take_on(scanner)
+            yield from taker.take_lists(scanner)
 
     def _at_end(self) -> bool:
         """Tell whether all of a local file has been read, and nobody looks on who is to see when its samples go."""

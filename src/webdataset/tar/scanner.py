@@ -167,10 +167,14 @@ class TarScanner(MemberAssembly):
         except Exception as error:  # noqa: BLE001  kept, as by _try_advance
             self.error, self._left = error, None
             return False
-        end = len(buf)
-        self.offset = base + end
-        self._left = buf[pos:], max(0, pos - end), base + min(pos, end)
+        self.offset = base + len(buf)
+        self._pause(buf, pos, base)
         return taker.paused
+
+    def _pause(self, buf: bytes, pos: int, base: int) -> None:
+        """Keep what a taker left for ``feed_waiting``; the position may lie after the chunk."""
+        end = len(buf)
+        self._left = buf[pos:], max(0, pos - end), base + min(pos, end)
 
     def _try_advance(self, buf: bytes, pos: int, base: int, members: list[Member]) -> None:
         try:
@@ -208,7 +212,8 @@ class TarScanner(MemberAssembly):
                 end = len(buf)
                 self.offset = base + end
                 if taker.paused:
-                    self._left, self.coming = (buf[pos:], max(0, pos - end), base + min(pos, end)), None
+                    self.coming = None
+                    self._pause(buf, pos, base)
                     self._chunk = min(CHUNK, (self._chunk or CHUNK) * 2)
                     return
                 if pos > end:

@@ -104,7 +104,7 @@ def test_the_core_draws_as_python_does(script, end, often, stop_at):
 
 @given(STEPS, st.sampled_from(["", "raise"]), st.booleans())
 def test_the_page_says_what_was_drawn_last(script, end, often):
-    """Whoever wrote it: when the next sample is made, which may end the process, the one before stands there."""
+    """By C or by Python: when the next sample is made, which may end the process, the one before stands there."""
     core, python = (
         run(each, script, end, noting=True, often=often, stop_at=math.inf) for each in (load_native()[0], None)
     )
@@ -157,7 +157,7 @@ def test_the_core_keeps_nothing_of_what_it_draws():
     def refuse(*_):
         raise KeyError
 
-    # numbers and texts of their own, whose references nobody else has
+    # numbers and texts of their own, that are referenced nowhere else
     key, url, end, first = str(10**9), str(10**8), object(), 10**9
     sample = {"__key__": key, "__url__": url}
     page = SimpleNamespace(memory=bytearray(PAGE_BYTES), url=url, look_again=math.inf)
