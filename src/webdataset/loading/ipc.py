@@ -45,9 +45,10 @@ _INLINE_ALONE = struct.Struct("<BII")
 # of a part in a segment: the first byte, the number of pieces, the segment; the size of each
 _FAR_PART = 0x46
 _FAR = struct.Struct("<BII")
-# of a credit: the first byte, window, block, eager, collating; the segments that can be used again
+# of credits: the first byte and how many; of each window, block, eager, collating; the segments that can be used again
 _GRANT = 0x47
-_CREDIT = struct.Struct("<Bqq??")
+_GRANTS = struct.Struct("<BI")
+_CREDIT = struct.Struct("<qq??")
 _LEAST_BYTES = 1 << 18
 _ALIGNMENT = 64
 # fields of a column; from a tuple of them to a column, without a call of Python
@@ -218,24 +219,29 @@ def _unpack_columns(packed: Packed, payloads: Iterator[bytes]) -> Columns:
     return Columns(kind, keys, found, *rest)
 
 
-def pack_credit(credit: WindowCredit, freed: Sequence[int] = ()) -> bytes:
-    """Return a credit as a message, without the block's arrays.
+def pack_credits(credits: Sequence[WindowCredit], freed: Sequence[int] = ()) -> bytes:
+    """Return credits as a message, without the blocks' arrays.
 
     Args:
-        credit: for a window.
+        credits: for windows.
         freed: segments that the worker can use again.
     """
-    head = _CREDIT.pack(_GRANT, credit.window, credit.block, credit.eager, credit.collating)
-    return head + struct.pack(f"<{len(freed)}I", *freed) if freed else head
+    packed = [_CREDIT.pack(each.window, each.block, each.eager, each.collating) for each in credits]
+    packed.append(struct.pack(f"<{len(freed)}I", *freed) if freed else b"")
+    return _GRANTS.pack(_GRANT, len(credits)) + b"".join(packed)
 
 
-def unpack_credit(message: bytes) -> tuple[WindowCredit, tuple[int, ...]] | None:
-    """Return the credit of a message, without the block's arrays, and the freed segments; None for another order."""
+def unpack_credits(message: bytes) -> tuple[list[WindowCredit], tuple[int, ...]] | None:
+    """Return the credits of a message, without the blocks' arrays, and the freed segments; None for another order."""
     if message[0] != _GRANT:
         return None
-    _, window, block, eager, collating = _CREDIT.unpack_from(message)
-    freed = struct.unpack_from(f"<{(len(message) - _CREDIT.size) // 4}I", message, _CREDIT.size)
-    return WindowCredit(window, block, eager=eager, collating=collating), freed
+    _, count = _GRANTS.unpack_from(message)
+    end = _GRANTS.size + count * _CREDIT.size
+    granted = [
+        WindowCredit(window, block, eager=eager, collating=collating)
+        for window, block, eager, collating in _CREDIT.iter_unpack(message[_GRANTS.size : end])
+    ]
+    return granted, struct.unpack_from(f"<{(len(message) - end) // 4}I", message, end)
 
 
 # the largest block that glibc takes for a hint

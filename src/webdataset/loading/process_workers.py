@@ -13,6 +13,7 @@ import select
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
@@ -25,7 +26,7 @@ from webdataset.core.redaction import redact
 from webdataset.flow.explain import format_function
 from webdataset.flow.pickling import pickle_by_value
 from webdataset.flow.pipeline import DataPipeline
-from webdataset.loading.ipc import PartReceiver, pack_credit
+from webdataset.loading.ipc import PartReceiver, pack_credits
 from webdataset.loading.message_pipe import MessagePipe, SharedMemoryError, frame_message, share_memory
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.shared_memory import PAGE_BYTES, BatchLayout, BlockPool, MemoryBlock, WorkerProgressPage
@@ -55,6 +56,9 @@ class ProcessWorkers(WorkerPool):
     Raises:
         UsageError: this system has no such start method, or this process may have no children.
     """
+
+    # a message, a system call and a change of processes each
+    gathers = True
 
     def __init__(self, origin: DatasetAdapter, span: int, workers: int, start_method: str | None) -> None:
         if sys.platform == "win32":
@@ -138,12 +142,12 @@ class ProcessWorkers(WorkerPool):
         if self.living:
             self._send_all(_pack_order("stop"))
 
-    def grant(self, grant: WindowCredit) -> None:
-        """Let all workers write the window."""
-        message = pack_credit(grant)
+    def grant(self, grants: Sequence[WindowCredit]) -> None:
+        """Let all workers write some windows."""
+        message = pack_credits(grants)
         for number, receiver in enumerate(self._receivers):
             freed = receiver.release_segments()
-            self._send(number, pack_credit(grant, freed) if freed else message)
+            self._send(number, pack_credits(grants, freed) if freed else message)
 
     def blocks(self, layout: BatchLayout) -> BlockPool:
         """Return memory that all workers map."""

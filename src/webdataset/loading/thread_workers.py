@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from webdataset.core import distributed
 from webdataset.core.errors import FlowError
@@ -67,9 +67,9 @@ class InlineWorkers(WorkerPool):
         self._stopped = True
         self._grants.clear()
 
-    def grant(self, grant: WindowCredit) -> None:
-        """Let the window be written."""
-        self._grants.append(grant)
+    def grant(self, grants: Sequence[WindowCredit]) -> None:
+        """Let some windows be written."""
+        self._grants += grants
 
     def receive(self, timeout_seconds: float | None = None) -> WindowPart:  # noqa: ARG002  nothing is waited for
         """Make the next part."""
@@ -183,11 +183,12 @@ class ThreadWorkers(WorkerPool):
             # wakes one that waits
             each.orders.put(WindowCredit(-1))
 
-    def grant(self, grant: WindowCredit) -> None:
-        """Let all threads write the window."""
+    def grant(self, grants: Sequence[WindowCredit]) -> None:
+        """Let all threads write some windows."""
         for each in self._threads:
-            each.needed = grant.needed
-            each.orders.put(grant)
+            each.needed = grants[0].needed
+            for grant in grants:
+                each.orders.put(grant)
 
     def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:
         """Wait for a part; None where the time is over."""

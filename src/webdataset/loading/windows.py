@@ -10,7 +10,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -48,6 +48,8 @@ _SILENCE_SECONDS = 60.0
 _PATIENCE_SECONDS = 5.0
 # one window of so many is weighed
 _WEIGHED = 8
+# after the last grant, so long windows are granted several at a time
+_SOON_SECONDS = 0.001
 # in one epoch; samples that change their shape more often travel beside the batch
 _MOST_LAYOUTS = 8
 
@@ -60,7 +62,10 @@ class WorkerPool(ABC):
     Attributes:
         publish: is told of each block of columns, with a descriptor that is open during the call; where it is set,
             blocks are memory files.
+        gathers: a worker that waits for leave costs so much to wake that windows are granted several at a time.
     """
+
+    gathers = False
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -96,8 +101,8 @@ class WorkerPool(ABC):
         """Cancel the epoch; each worker sends a last part that says it is over."""
 
     @abstractmethod
-    def grant(self, grant: WindowCredit) -> None:
-        """Let all workers write a window."""
+    def grant(self, grants: Sequence[WindowCredit]) -> None:
+        """Let all workers write some windows, at least one."""
 
     @abstractmethod
     def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:
@@ -267,6 +272,8 @@ class WindowAssembler:
         # The next windows to be delivered, and to be granted. At all times `_next <= _granted`, and
         # `_granted - _next` is at most one more than the windows that may be ahead.
         self._next = self._granted = 0
+        # when windows were granted last
+        self._granting = 0.0
         self._lent: dict[int, tuple[BatchLayout, list[Array]]] = {}
         self._parts: dict[int, list[WindowPart]] = {}
         # The first window that each worker is not done with. It never falls within an epoch: a worker gives its parts
@@ -395,9 +402,18 @@ class WindowAssembler:
         # The first window is written without a block: it says what the layout of the others is.
         if self._placing and not self._layouts:
             most = 0
-        while self._granted <= self._next + max(most, 0):
-            self.pool.grant(self._make_credit(self._granted))
-            self._granted += 1
+        allowed = self._next + 1 + max(most, 0)
+        count = allowed - self._granted
+        if count <= 0:
+            return
+        if self.pool.gathers:
+            now = time.monotonic()
+            # the window that is needed next is granted, and about half of those that may be ahead
+            if self._granted > self._next and 2 * count < most and now - self._granting < _SOON_SECONDS:
+                return
+            self._granting = now
+        self.pool.grant([self._make_credit(window) for window in range(self._granted, allowed)])
+        self._granted = allowed
 
     def _make_credit(self, window: int) -> WindowCredit:
         if self.layout is None or self._blocks is None:

@@ -26,7 +26,7 @@ from webdataset.core.errors import FlowError
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.process_pool import make_portable
 from webdataset.core.seeds import hash_seed
-from webdataset.loading.ipc import PartSender, unpack_credit
+from webdataset.loading.ipc import PartSender, unpack_credits
 from webdataset.loading.message_pipe import MessagePipe, SharedMemoryError
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.rows import RowAllocator
@@ -134,13 +134,14 @@ class WorkerProcess:
     def _receive_order(self) -> None:
         """Wait for an order and take note of it."""
         message = self._pipe.receive()
-        found = unpack_credit(message)
+        found = unpack_credits(message)
         if found is not None:
-            credit, freed = found
+            granted, freed = found
             for segment in freed:
                 self._sender.release_segment(segment)
-            credit.layout, credit.columns = self._blocks.get(credit.block, (None, []))
-            self._grants.append(credit)
+            for credit in granted:
+                credit.layout, credit.columns = self._blocks.get(credit.block, (None, []))
+            self._grants += granted
             return
         kind, *rest = pickle.loads(message)  # noqa: S301  our own consumer's
         if kind == "begin":

@@ -24,7 +24,7 @@ from webdataset.loading.columns import (
     estimate_bytes,
     merge_columns,
 )
-from webdataset.loading.ipc import PartReceiver, PartSender, pack_credit, unpack_credit
+from webdataset.loading.ipc import PartReceiver, PartSender, pack_credits, unpack_credits
 from webdataset.loading.message_pipe import MessagePipe
 from webdataset.loading.worker import WindowCredit, WindowPart
 from webdataset.samples.native_core import find_native, load_native
@@ -133,12 +133,12 @@ def test_a_part_goes_through_a_pipe_as_it_was():
 
 
 def test_credits_go_through_a_pipe_in_a_few_bytes():
-    """All but the block's arrays, which the worker has; another order is none."""
-    credit = WindowCredit(2**40, -1, eager=True, collating=False)
-    assert unpack_credit(pack_credit(credit)) == (credit, ())
-    assert unpack_credit(pack_credit(credit, [3, 70_000])) == (credit, (3, 70_000))
-    assert len(pack_credit(credit)) < 32
-    assert unpack_credit(b"\x80\x05.") is None
+    """All but the blocks' arrays, which the worker has; another order is none."""
+    credits = [WindowCredit(2**40, -1, eager=True, collating=False), WindowCredit(2**40 + 1, 3, collating=True)]
+    assert unpack_credits(pack_credits(credits)) == (credits, ())
+    assert unpack_credits(pack_credits(credits, [3, 70_000])) == (credits, (3, 70_000))
+    assert len(pack_credits(credits[:1])) < 32
+    assert unpack_credits(b"\x80\x05.") is None
 
 
 def count_calls(batches):
