@@ -219,16 +219,16 @@ def _unpack_columns(packed: Packed, payloads: Iterator[bytes]) -> Columns:
     return Columns(kind, keys, found, *rest)
 
 
-def pack_credits(credits: Sequence[WindowCredit], freed: Sequence[int] = ()) -> bytes:
+def pack_credits(grants: Sequence[WindowCredit], freed: Sequence[int] = ()) -> bytes:
     """Return credits as a message, without the blocks' arrays.
 
     Args:
-        credits: for windows.
+        grants: for windows.
         freed: segments that the worker can use again.
     """
-    packed = [_CREDIT.pack(each.window, each.block, each.eager, each.collating) for each in credits]
+    packed = [_CREDIT.pack(each.window, each.block, each.eager, each.collating) for each in grants]
     packed.append(struct.pack(f"<{len(freed)}I", *freed) if freed else b"")
-    return _GRANTS.pack(_GRANT, len(credits)) + b"".join(packed)
+    return _GRANTS.pack(_GRANT, len(grants)) + b"".join(packed)
 
 
 def unpack_credits(message: bytes) -> tuple[list[WindowCredit], tuple[int, ...]] | None:

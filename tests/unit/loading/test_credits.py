@@ -3,6 +3,7 @@
 from itertools import count, repeat
 
 import pytest
+
 from webdataset.loading import windows
 from webdataset.loading.partition import adapt_dataset
 from webdataset.loading.thread_workers import InlineWorkers
