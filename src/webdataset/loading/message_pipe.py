@@ -14,7 +14,6 @@ import select
 import socket
 import struct
 from collections.abc import Iterator
-from multiprocessing import reduction
 from multiprocessing.connection import Connection
 
 from webdataset.core.errors import FlowError, describe_error
@@ -103,7 +102,8 @@ class MessagePipe:
             OSError: the other process is gone.
         """
         with explain_shared_memory():
-            reduction.sendfds(self._socket, [descriptor])
+            # multiprocessing.reduction.sendfds() waits for an answer on macOS, and since Python 3.14 everywhere
+            socket.send_fds(self._socket, [b"\0"], [descriptor])
 
     def receive_block(self, number: int, size_bytes: int) -> MemoryBlock:
         """Receive the descriptor that follows a message, and map its file.
@@ -113,7 +113,12 @@ class MessagePipe:
             EOFError: the other process is gone.
         """
         with explain_shared_memory():
-            (descriptor,) = reduction.recvfds(self._socket, 1)
+            sent, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
+            if not sent:
+                raise EOFError
+            if not descriptors:
+                raise OSError(errno.EMFILE, "a descriptor was lost on its way")
+            (descriptor,) = descriptors
             try:
                 return MemoryBlock(number, mmap.mmap(descriptor, size_bytes))
             finally:
@@ -152,8 +157,8 @@ def explain_shared_memory() -> Iterator[None]:
         yield
     except ConnectionError:
         raise
-    except (OSError, RuntimeError) as error:  # RuntimeError: a descriptor that could not be received
-        if isinstance(error, RuntimeError) or error.errno in (errno.EMFILE, errno.ENFILE):
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
             import resource  # noqa: PLC0415  not on Windows, where this is not reached
 
             most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
