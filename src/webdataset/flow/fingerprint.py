@@ -165,18 +165,43 @@ def _walk_code(code: types.CodeType, *, operators: bool = False) -> Iterable[str
 
     yield from (f"name {name}" for name in sorted(code.co_names))
     steps = list(dis.get_instructions(code))
+    repeated = _find_inlined(steps)
     for step, following in zip(steps, [*steps[1:], None], strict=True):
+        next_name = None if following is None else following.opname
+        if step.offset in repeated:
+            continue
         if operators and step.opname in _OPERATORS:
             yield from _format_operator(step)
         # the names of keyword arguments: a constant that is loaded in some versions and not in others
-        if step.opname not in _LOADING or (following is not None and following.opname == "CALL_KW"):
+        if step.opname not in _LOADING or next_name == "CALL_KW":
             continue
         if isinstance(step.argval, types.CodeType):
             yield from _walk_code(step.argval, operators=operators)
         elif isinstance(step.argval, frozenset):
             yield f"constant {sorted(map(repr, step.argval))!r}"
-        elif step.argval is not None:
-            yield f"constant {step.argval!r}"
+        else:
+            yield from (f"constant {part!r}" for part in _split_constant(step.argval, next_name) if part is not None)
+
+
+def _split_constant(value: object, next_name: str | None) -> Sequence[object]:
+    """Return the parts of a constant that some versions load as one, and others part by part."""
+    if isinstance(value, slice):
+        return value.start, value.stop, value.step
+    if next_name == "BUILD_CONST_KEY_MAP" and isinstance(value, tuple):
+        return value
+    return (value,)
+
+
+def _find_inlined(steps: "Sequence[dis.Instruction]") -> set[int]:
+    """Return the offsets of what stands a second time: since 3.14 as the loop that any(), all() or tuple() would run.
+
+    It is jumped over where the name is another function's by now.
+    """
+    inlined: set[int] = set()
+    for load, test, jump in zip(steps, steps[1:], steps[2:], strict=False):
+        if (load.opname, test.opname, jump.opname) == ("LOAD_COMMON_CONSTANT", "IS_OP", "POP_JUMP_IF_FALSE"):
+            inlined.update(range(jump.offset, jump.argval))
+    return inlined
 
 
 def _format_operator(step: "dis.Instruction") -> Iterable[str]:

@@ -7,9 +7,9 @@ reproducible. Lists with a name log each time that they begin again.
 """
 
 import os
-import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import Random
 from typing import Any, Protocol, TypeVar
 
 from webdataset.core import settings
@@ -74,7 +74,7 @@ class ShardPass(Protocol):
     def epoch(self) -> int:
         """Number of the pass, from 0."""
 
-    def random(self, *names: int | str) -> random.Random:
+    def random(self, *names: int | str) -> Random:
         """Return the generator of this list in this pass, the same in all workers where a split follows."""
 
 
@@ -95,7 +95,7 @@ class ShardList(IterableDataset):
         """
         self.epoch = epoch - 1
 
-    def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:
+    def shards(self, epoch: int, draw: Callable[[], Random]) -> Iterator[Shard]:
         """Yield the shards of the pass ``epoch``; ``draw`` gives the generator for what is not seeded."""
         raise NotImplementedError(f"{type(self).__name__}.shards")
 
@@ -117,9 +117,9 @@ class ShardList(IterableDataset):
         return self.shards(run.epoch, run.random)
 
 
-def make_unseeded_rng() -> random.Random:
+def make_unseeded_rng() -> Random:
     """Return a generator from the operating system's entropy."""
-    return random.Random(random_seed())  # noqa: S311  shuffling, not cryptography
+    return Random(random_seed())  # noqa: S311  shuffling, not cryptography
 
 
 class SimpleShardList(ShardList):
@@ -152,12 +152,12 @@ class SimpleShardList(ShardList):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.urls)} shards, seed={self.seed})"
 
-    def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:  # noqa: ARG002
+    def shards(self, epoch: int, draw: Callable[[], Random]) -> Iterator[Shard]:  # noqa: ARG002
         """Yield each shard once."""
         urls: Iterable[Any] = self.urls
         if self.seed is not None:
             urls = list(urls)
-            random.Random(self.seed).shuffle(urls)  # noqa: S311  shuffling, not cryptography
+            Random(self.seed).shuffle(urls)  # noqa: S311  shuffling, not cryptography
         for url in urls:
             yield {"url": url}
 
@@ -225,7 +225,7 @@ class ResampledShards(ShardList):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.urls)} shards, seed={self.seed}, deterministic={self.deterministic})"
 
-    def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:
+    def shards(self, epoch: int, draw: Callable[[], Random]) -> Iterator[Shard]:
         """Yield ``nshards`` draws; a virtual stream its part of so many."""
         urls, count = self.urls, len(self.urls)
         if not count:
@@ -237,7 +237,7 @@ class ResampledShards(ShardList):
                 log.warning("dataset %s: %d shards were drawn, %d times all", self.dataset_name, drawn, drawn // count)
             yield {"url": urls[generator.randrange(count)]}
 
-    def _generator(self, epoch: int, draw: Callable[[], random.Random]) -> random.Random:
+    def _generator(self, epoch: int, draw: Callable[[], Random]) -> Random:
         parts = [self.worker_seed(), epoch, *([] if self.seed is None else [self.seed])]
         if thread_context.stream is not None:
             parts.append(hash_seed("stream", *thread_context.stream))
@@ -246,7 +246,7 @@ class ResampledShards(ShardList):
         seed = make_seed(*parts)
         if settings.SHOW_SEED.get():
             log.warning("resampled shards: seed %d in process %d, pass %d", seed, os.getpid(), epoch)
-        return random.Random(seed)  # noqa: S311  drawing shards, not cryptography
+        return Random(seed)  # noqa: S311  drawing shards, not cryptography
 
 
 ResampledShardList = ResampledShards
@@ -304,7 +304,7 @@ class InfiniteShardList(SimpleShardList):
         """Return the number of shards of one round."""
         return super().__len__()
 
-    def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:
+    def shards(self, epoch: int, draw: Callable[[], Random]) -> Iterator[Shard]:
         """Yield all shards, round after round."""
         rounds = 0
         while True:
