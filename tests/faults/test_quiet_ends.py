@@ -17,14 +17,15 @@ TRAINING = """
         finally:
             time.sleep(0.7)
 
-    with wds.TarWriter("shard.tar") as sink:
-        for index in range(500):
-            sink.write({"__key__": f"{index:04d}", "cls": index})
-    dataset = wds.WebDataset("shard.tar", shardshuffle=False).compose(slow_to_close).decode().elastic(streams=2)
-    batches = iter(wds.Loader(dataset, 4, workers=2, mode="processes"))
-    for _ in range(3):
-        next(batches)
-    os.kill(os.getpid(), signal.SIGKILL)
+    if __name__ == "__main__":
+        with wds.TarWriter("shard.tar") as sink:
+            for index in range(500):
+                sink.write({"__key__": f"{index:04d}", "cls": index})
+        dataset = wds.WebDataset("shard.tar", shardshuffle=False).compose(slow_to_close).decode().elastic(streams=2)
+        batches = iter(wds.Loader(dataset, 4, workers=2, mode="processes"))
+        for _ in range(3):
+            next(batches)
+        os.kill(os.getpid(), signal.SIGKILL)
 """
 
 

@@ -230,8 +230,9 @@ def test_command(tmp_path: Path) -> None:
                 text = answer.read().decode()
             assert "wds_serve_lanes 1\n" in text
             assert "wds_serve_opened_total 1\n" in text
-            with pytest.raises(urllib.error.HTTPError):
+            with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(metrics.replace("metrics", "other"), timeout=30)
+            refused.value.close()
             process.send_signal(signal.SIGTERM)
             # the only server goes on until its trainer is done
             assert sum(len(batch["__key__"]) for batch in iterator) == 96 - 7

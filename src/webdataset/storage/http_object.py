@@ -204,8 +204,8 @@ class SocketBody:
             self._line.settimeout(self._silence)
             self._silence = None
         piece: bytes = self._response.read1(size)
-        # such a read takes all that is buffered
-        self._bare = self._bare or size >= io.DEFAULT_BUFFER_SIZE
+        # a read that gives less took all that is buffered, and so does one that is as large as the buffer
+        self._bare = self._bare or len(piece) < size or size >= io.DEFAULT_BUFFER_SIZE
         return piece
 
 
