@@ -140,7 +140,8 @@ JSON = [
     ("{version: 1}", "1:2", "double quotes"),
     ('{"version": 1, "sources": ["a\n"]}', "1:30", "not JSON"),
     ("", "1:1", "not JSON"),
-    ("[" * 50_000, "1:1", "levels"),
+    # since 3.14 it is parsed to its end
+    ("[" * 50_000, *(("1:50001", "not JSON") if sys.version_info >= (3, 14) else ("1:1", "levels"))),
     ("[" * 200 + "]" * 200, "1:102", "levels"),
     ('{"version": 1,\n\t"sources": ["a", {"shards": "\\ud83d\\ude00 \\"}{", "weight": -1e0}]}', "2:61", "at least 0"),
     ('{"version": ' + "1" * 9999 + "}", "1:13", "digits"),

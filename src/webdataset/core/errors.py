@@ -136,6 +136,22 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else repr(error)
 
 
+_PICKLING = "when serializing "
+
+
+def take_pickling_notes(error: BaseException) -> str:
+    """Return what an error of pickling says, with the place of what could not be pickled; take its other notes away.
+
+    Since Python 3.14 pickle adds a note for each object on the way there, dozens of which are its own.
+    """
+    notes: list[str] = getattr(error, "__notes__", [])
+    places = [note for note in notes if note.startswith(_PICKLING)]
+    if not places:
+        return describe_error(error)
+    error.__notes__ = [note for note in notes if not note.startswith(_PICKLING)]
+    return f"{describe_error(error)} ({places[0].removeprefix(_PICKLING)})"
+
+
 class SourceError(WebDatasetError, OSError):
     """A url's bytes could not be had."""
 

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import cast
 
-from webdataset.core.errors import UsageError, WorkerDied, describe_error
+from webdataset.core.errors import UsageError, WorkerDied, take_pickling_notes
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.process_pool import describe_exit
 from webdataset.core.redaction import redact
@@ -89,6 +89,10 @@ class ProcessWorkers(WorkerPool):
             process = context.Process(target=run_worker, args=(duty,), name=f"webdataset-loader-{number}", daemon=True)
             try:
                 process.start()
+            except UsageError as error:
+                # it says what cannot be pickled
+                take_pickling_notes(error)
+                raise
             finally:
                 theirs.close()
             self._processes.append(process)
@@ -288,7 +292,7 @@ class _PickledAdapter:
             stage = _find_unpicklable(self.origin)
             raise UsageError(
                 f"the dataset cannot be sent to worker processes, since {stage} cannot be pickled: "
-                f"{describe_error(error)}. Make what it holds (a lock, an open file, a "
+                f"{take_pickling_notes(error)}. Make what it holds (a lock, an open file, a "
                 "connection) in the worker, when the function is first called; "
                 "or use mode='threads', or start_method='fork'"
             ) from error
