@@ -283,9 +283,10 @@ class PartSender:
         try:
             content, buffers = self._pickler.pickle_value(_pack_part(part, payloads))
         except Exception as error:  # whatever pickling a user's object raises
+            why = take_pickling_notes(error)
             raise FlowError(
-                f"a sample cannot be sent from a worker process, since it cannot be pickled ({take_pickling_notes(error)}): "
-                "take the field out before the loader, or use mode='threads'"
+                f"a sample cannot be sent from a worker process, since it cannot be pickled ({why}): take "
+                "the field out before the loader, or use mode='threads'"
             ) from error
         if not buffers and not payloads and len(content) <= _INLINE_BYTES:
             self._pipe.send(_INLINE_ALONE.pack(_PART, 1, len(content)), content)
