@@ -35,8 +35,8 @@ class Arrays:
 
 
 def processes(dataset, batch_size=8, **arguments):
-    """Return a loader with two processes."""
-    return wds.Loader(dataset, batch_size, workers=2, mode="processes", **arguments)
+    """Return a loader with two processes: forks, since a server of forks keeps the limit that it was started with."""
+    return wds.Loader(dataset, batch_size, workers=2, mode="processes", **{"start_method": "fork", **arguments})
 
 
 @pytest.fixture
@@ -81,8 +81,7 @@ def test_a_program_that_can_open_no_more_files_is_told(files, ragged, more):
 @pytest.mark.parametrize("more", [0, 4, 8, 9, 10, 12])
 def test_a_loader_that_cannot_start_for_want_of_files_is_told(files, more):
     """Whatever there is no room for, the program goes on with an error, and can start it later."""
-    # a server of forks would keep the limit that it was started with
-    with processes(Arrays(), start_method="fork") as loader:
+    with processes(Arrays()) as loader:
         files(more)
         with pytest.raises((OSError, FlowError), match="Too many open files|no file descriptors left"):
             list(loader)
