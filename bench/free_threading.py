@@ -1,7 +1,7 @@
 """How much faster are two threads of a loader than one, where Python has no global lock?
 
 W2 in four shards of 5 000 samples. ``raw`` gives batches of 64 with the fields as bytes; ``decoded`` has shuffle(1000)
-and decode() before them. ``bare`` decodes the same bytes from memory, all in one thread or half of them in each of two:
+and decode() before them; ``raw 256`` and ``decoded 256`` give batches of 256. ``bare`` decodes the same bytes from memory, all in one thread or half of them in each of two:
 what this machine and this Python can give. The candidates take turns, epoch by epoch, with threads that stay; least
 wall times are compared, since other programs on the machine only add to them. ``cpu`` is the CPU time of two threads to
 that of one: above 1 they disturb each other. ``consumer`` is the share of the CPU time of one thread's epoch that is
@@ -27,8 +27,9 @@ import shards
 
 ROUNDS = max(1, int(os.environ.get("BENCH_ROUNDS", "15")))
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
-BATCH = 64
+BATCHES = (64, 256)
 WORKERS = (1, 2)
+KINDS = ("raw", "raw 256", "decoded", "decoded 256")
 
 
 def write(folder: Path) -> tuple[list[str], list[shards.Sample]]:
@@ -78,8 +79,9 @@ def candidates(paths: list[str], samples: list[shards.Sample]) -> list[tuple[str
     for workers in WORKERS:
         found.append(("bare", workers, partial(decode_in_threads, samples, workers)))
         for kind, dataset in (("raw", raw.to_tuple("cls", "json")), ("decoded", decoded)):
-            loader = wds.Loader(dataset, BATCH, workers=workers, mode="threads")
-            found.append((kind, workers, partial(consume, loader)))
+            for size in BATCHES:
+                loader = wds.Loader(dataset, size, workers=workers, mode="threads")
+                found.append((kind if size == BATCHES[0] else f"{kind} {size}", workers, partial(consume, loader)))
     return found
 
 
@@ -110,7 +112,7 @@ def main() -> None:
     """Ask the free-threaded interpreter, where one is named."""
     python = os.environ.get("WDS_FREE_THREADED", "").split(os.pathsep)[0]
     if not python:
-        for kind in ("raw", "decoded"):
+        for kind in KINDS:
             harness.show(f"free threading {kind}", left_out="WDS_FREE_THREADED names no free-threaded Python")
         return
     source = str(Path(__file__).resolve().parents[1] / "src")
@@ -118,7 +120,7 @@ def main() -> None:
     environment = {**os.environ, "PYTHONPATH": source, "BENCH_ROUNDS": str(ROUNDS)}
     found = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     least, samples = found["least"], found["samples"]
-    for kind in ("bare", "raw", "decoded"):
+    for kind in ("bare", *KINDS):
         one, two = (least[f"{kind} {workers}"] for workers in WORKERS)
         harness.show(
             f"free threading {kind}",
