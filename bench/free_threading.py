@@ -1,12 +1,12 @@
 """How much faster are two threads of a loader than one, where Python has no global lock?
 
 W2 in four shards of 5 000 samples. ``raw`` gives batches of 64 with the fields as bytes; ``decoded`` has shuffle(1000)
-and decode() before them; ``raw 256`` and ``decoded 256`` give batches of 256. ``bare`` decodes the same bytes from memory, all in one thread or half of them in each of two:
-what this machine and this Python can give. The candidates take turns, epoch by epoch, with threads that stay; least
-wall times are compared, since other programs on the machine only add to them. ``cpu`` is the CPU time of two threads to
-that of one: above 1 they disturb each other. ``consumer`` is the share of the CPU time of one thread's epoch that is
-spent in the thread that takes the batches. ``bound`` is how much faster two threads can be by these CPU times, on two
-processors that nothing else uses.
+and decode() before them; ``raw 256`` and ``decoded 256`` give batches of 256. ``bare`` decodes the same bytes from
+memory, all in one thread or half of them in each of two: what this machine and this Python can give. The candidates
+take turns, epoch by epoch, with threads that stay; least wall times are compared, since other programs on the machine
+only add to them. ``cpu`` is the CPU time of two threads to that of one: above 1 they disturb each other. ``consumer``
+is the share of the CPU time of one thread's epoch that is spent in the thread that takes the batches. ``bound`` is how
+much faster two threads can be by these CPU times, on two processors that nothing else uses.
 
 ``WDS_FREE_THREADED`` names the free-threaded interpreter, which has this package's dependencies.
 """
