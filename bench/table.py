@@ -313,6 +313,22 @@ def table(kept: Mapping[str, Any], rows: Iterable[Row] = ROWS) -> str:
     return "\n".join([*lines, "", measured])
 
 
+def find_bars(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Row, float]]:
+    """Yield (label, row, ratio) of the figures that compare with webdataset 1.0.2, each label once.
+
+    Args:
+        answers: by question.
+    """
+    subject = ""
+    for row in ROWS:
+        again = row.title.startswith("the same")
+        subject = subject if again else row.title
+        drawn = row.figure == "ratio" and row.question.split()[0] in ("raw", "chain", "write") and not row.smaller
+        if drawn and row.figure in answers.get(row.question, ()):
+            label = subject + row.title.removeprefix("the same") if again else row.title
+            yield label, row, answers[row.question]["ratio"]
+
+
 def plot(kept: dict[str, Any], path: Path) -> None:
     """Draw the speed ratios as bars with their wanted values."""
     import matplotlib as mpl
@@ -321,13 +337,14 @@ def plot(kept: dict[str, Any], path: Path) -> None:
     mpl.rcParams.update({"svg.hashsalt": "webdataset", "svg.fonttype": "none"})
     from matplotlib import pyplot as plt
 
-    rows = [row for row in ROWS if row.figure == "ratio" and row.question.split()[0] in ("raw", "chain", "write")]
-    rows = [row for row in rows if row.figure in kept["answers"].get(row.question, ())][::-1]
-    ratios = [kept["answers"][row.question]["ratio"] for row in rows]
-    figure, axes = plt.subplots(figsize=(7, 0.42 * len(rows) + 1))
-    axes.barh([row.title for row in rows], ratios, color="#4477aa")
-    for place, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
-        axes.text(ratio, place, f" {ratio:.3g}x", va="center")
+    bars = list(find_bars(kept["answers"]))[::-1]
+    figure, axes = plt.subplots(figsize=(7, 0.42 * len(bars) + 1))
+    ratios = [ratio for _, _, ratio in bars]
+    # by places, since bars of one label would lie on each other
+    axes.barh(range(len(bars)), ratios, color="#4477aa")
+    axes.set_yticks(range(len(bars)), [label for label, _, _ in bars])
+    for place, (_, row, ratio) in enumerate(bars):
+        axes.text(max(ratio, row.least or 0.0), place, f" {ratio:.3g}x", va="center")
         if row.least is not None:
             axes.plot([row.least] * 2, [place - 0.4, place + 0.4], color="#cc3311")
     axes.axvline(1, color="black", linewidth=0.8)

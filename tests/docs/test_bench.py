@@ -237,6 +237,16 @@ def test_plot_is_drawn(tmp_path):
     assert "<svg" in path.read_text()
 
 
+def test_each_bar_has_a_label_of_its_own():
+    """Two rows are called the same thing: each is drawn, named by the row that it varies; what is better small is not."""
+    table = load("table")
+    answers = {row.question: {"ratio": 2.0} for row in table.ROWS if row.figure == "ratio"}
+    labels = [label for label, _, _ in table.find_bars(answers)]
+    assert len(labels) == len(set(labels)) == 10
+    assert "raw iteration W2, small samples without the native core" in labels
+    assert not any("litdata" in label or label.startswith("the same") for label in labels)
+
+
 @pytest.mark.parametrize(("page", "mark"), [("benchmarks", "bench"), ("peers", "peers")])
 def test_the_page_has_the_block_that_is_refreshed(page, mark):
     """The pages of figures keep the marks between which the tables are copied."""
