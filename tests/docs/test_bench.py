@@ -238,7 +238,7 @@ def test_plot_is_drawn(tmp_path):
 
 
 def test_each_bar_has_a_label_of_its_own():
-    """Two rows are called the same thing: each is drawn, named by the row that it varies; what is better small is not."""
+    """Rows that vary another are named by it; what is better small is not drawn."""
     table = load("table")
     answers = {row.question: {"ratio": 2.0} for row in table.ROWS if row.figure == "ratio"}
     labels = [label for label, _, _ in table.find_bars(answers)]
