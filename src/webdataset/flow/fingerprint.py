@@ -165,7 +165,7 @@ def _walk_code(code: types.CodeType, *, operators: bool = False) -> Iterable[str
 
     yield from (f"name {name}" for name in sorted(code.co_names))
     steps = list(dis.get_instructions(code))
-    repeated = _find_inlined(steps)
+    repeated = _find_inlined_steps(steps)
     for step, following in zip(steps, [*steps[1:], None], strict=True):
         next_name = None if following is None else following.opname
         if step.offset in repeated:
@@ -192,7 +192,7 @@ def _split_constant(value: object, next_name: str | None) -> Sequence[object]:
     return (value,)
 
 
-def _find_inlined(steps: "Sequence[dis.Instruction]") -> set[int]:
+def _find_inlined_steps(steps: "Sequence[dis.Instruction]") -> set[int]:
     """Return the offsets of what stands a second time: since 3.14 as the loop that any(), all() or tuple() would run.
 
     It is jumped over where the name is another function's by now.
