@@ -165,7 +165,7 @@ def _walk_code(code: types.CodeType, *, operators: bool = False) -> Iterable[str
 
     yield from (f"name {name}" for name in sorted(code.co_names))
     steps = list(dis.get_instructions(code))
-    repeated = _find_inlined_steps(steps)
+    repeated = _find_inlined_steps(steps) if "LOAD_COMMON_CONSTANT" in dis.opmap else set()
     for step, following in zip(steps, [*steps[1:], None], strict=True):
         next_name = None if following is None else following.opname
         if step.offset in repeated:
@@ -179,17 +179,18 @@ def _walk_code(code: types.CodeType, *, operators: bool = False) -> Iterable[str
             yield from _walk_code(step.argval, operators=operators)
         elif isinstance(step.argval, frozenset):
             yield f"constant {sorted(map(repr, step.argval))!r}"
-        else:
-            yield from (f"constant {part!r}" for part in _split_constant(step.argval, next_name) if part is not None)
+        elif isinstance(step.argval, slice):
+            # other versions load what it is made of
+            yield from _format_constants((step.argval.start, step.argval.stop, step.argval.step))
+        elif next_name == "BUILD_CONST_KEY_MAP":
+            # the keys of a dict, which other versions load one by one
+            yield from _format_constants(step.argval)
+        elif step.argval is not None:
+            yield f"constant {step.argval!r}"
 
 
-def _split_constant(value: object, next_name: str | None) -> Sequence[object]:
-    """Return the parts of a constant that some versions load as one, and others part by part."""
-    if isinstance(value, slice):
-        return value.start, value.stop, value.step
-    if next_name == "BUILD_CONST_KEY_MAP" and isinstance(value, tuple):
-        return value
-    return (value,)
+def _format_constants(values: Iterable[object]) -> Iterable[str]:
+    return [f"constant {value!r}" for value in values if value is not None]
 
 
 def _find_inlined_steps(steps: "Sequence[dis.Instruction]") -> set[int]:

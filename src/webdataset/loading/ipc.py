@@ -226,9 +226,10 @@ def pack_credits(grants: Sequence[WindowCredit], freed: Sequence[int] = ()) -> b
         grants: for windows.
         freed: segments that the worker can use again.
     """
-    packed = [_CREDIT.pack(each.window, each.block, each.eager, each.collating) for each in grants]
-    packed.append(struct.pack(f"<{len(freed)}I", *freed) if freed else b"")
-    return _GRANTS.pack(_GRANT, len(grants)) + b"".join(packed)
+    message = _GRANTS.pack(_GRANT, len(grants))
+    for each in grants:
+        message += _CREDIT.pack(each.window, each.block, each.eager, each.collating)
+    return message + struct.pack(f"<{len(freed)}I", *freed) if freed else message
 
 
 def unpack_credits(message: bytes) -> tuple[list[WindowCredit], tuple[int, ...]] | None:

@@ -412,7 +412,7 @@ class WindowAssembler:
             if self._granted > self._next and 2 * count < most and now - self._granting < _SOON_SECONDS:
                 return
             self._granting = now
-        self.pool.grant([self._make_credit(window) for window in range(self._granted, allowed)])
+        self.pool.grant(list(map(self._make_credit, range(self._granted, allowed))))
         self._granted = allowed
 
     def _make_credit(self, window: int) -> WindowCredit:
