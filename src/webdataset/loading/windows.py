@@ -48,7 +48,7 @@ _SILENCE_SECONDS = 60.0
 _PATIENCE_SECONDS = 5.0
 # one window of so many is weighed
 _WEIGHED = 8
-# after the last grant, so long windows are granted several at a time
+# so soon after the last grant a window waits to be granted with others
 _SOON_SECONDS = 0.001
 # in one epoch; samples that change their shape more often travel beside the batch
 _MOST_LAYOUTS = 8
