@@ -139,10 +139,11 @@ def describe_error(error: BaseException) -> str:
 _PICKLING = "when serializing "
 
 
-def take_pickling_notes(error: BaseException) -> str:
-    """Return what an error of pickling says, with the place of what could not be pickled; take its other notes away.
+def shorten_pickling_error(error: BaseException) -> str:
+    """Remove the notes that pickle adds since Python 3.14, one for each object around what could not be pickled.
 
-    Since Python 3.14 pickle adds a note for each object on the way there, dozens of which are its own.
+    Returns:
+        What the error says, with the innermost of these objects.
     """
     notes: list[str] = getattr(error, "__notes__", [])
     places = [note for note in notes if note.startswith(_PICKLING)]

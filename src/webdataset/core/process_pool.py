@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, NamedTuple, Self
 
-from webdataset.core.errors import FlowError, UsageError, WorkerDied, describe_error, take_pickling_notes
+from webdataset.core.errors import FlowError, UsageError, WorkerDied, describe_error, shorten_pickling_error
 from webdataset.core.redaction import redact
 
 HELD_BYTES: Final = 64 << 20
@@ -133,8 +133,8 @@ class ProcessPool:
             self._values = pickle.dumps(values, 5)
         except Exception as error:  # whatever pickling a caller's object raises
             raise UsageError(
-                f"what the processes need cannot be sent to them: {take_pickling_notes(error)}. Use one job, or give "
-                "options of plain values"
+                f"what the processes need cannot be sent to them: {shorten_pickling_error(error)}. Use one job, or "
+                "give options of plain values"
             ) from error
         self._function = function
         self._jobs = jobs

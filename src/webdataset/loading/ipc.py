@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from webdataset.core.errors import FlowError, describe_error, take_pickling_notes
+from webdataset.core.errors import FlowError, describe_error, shorten_pickling_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.loading.columns import LISTED, LOOSE, Columns, FieldColumn
 from webdataset.loading.message_pipe import MessagePipe, share_memory
@@ -284,7 +284,7 @@ class PartSender:
         try:
             content, buffers = self._pickler.pickle_value(_pack_part(part, payloads))
         except Exception as error:  # whatever pickling a user's object raises
-            why = take_pickling_notes(error)
+            why = shorten_pickling_error(error)
             raise FlowError(
                 f"a sample cannot be sent from a worker process, since it cannot be pickled ({why}): take "
                 "the field out before the loader, or use mode='threads'"

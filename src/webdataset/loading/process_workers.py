@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import cast
 
-from webdataset.core.errors import UsageError, WorkerDied, take_pickling_notes
+from webdataset.core.errors import UsageError, WorkerDied, shorten_pickling_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.process_pool import describe_exit
 from webdataset.core.redaction import redact
@@ -57,8 +57,8 @@ class ProcessWorkers(WorkerPool):
         UsageError: this system has no such start method, or this process may have no children.
     """
 
-    # a message, a system call and a change of processes each
-    gathers = True
+    # each message costs two system calls, and often a change of processes
+    groups_credits = True
 
     def __init__(self, origin: DatasetAdapter, span: int, workers: int, start_method: str | None) -> None:
         if sys.platform == "win32":
@@ -90,8 +90,8 @@ class ProcessWorkers(WorkerPool):
             try:
                 process.start()
             except UsageError as error:
-                # it says what cannot be pickled
-                take_pickling_notes(error)
+                # the dataset cannot be pickled: pickle has added its notes to our error, too
+                shorten_pickling_error(error)
                 raise
             finally:
                 theirs.close()
@@ -292,7 +292,7 @@ class _PickledAdapter:
             stage = _find_unpicklable(self.origin)
             raise UsageError(
                 f"the dataset cannot be sent to worker processes, since {stage} cannot be pickled: "
-                f"{take_pickling_notes(error)}. Make what it holds (a lock, an open file, a "
+                f"{shorten_pickling_error(error)}. Make what it holds (a lock, an open file, a "
                 "connection) in the worker, when the function is first called; "
                 "or use mode='threads', or start_method='fork'"
             ) from error

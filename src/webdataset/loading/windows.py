@@ -48,7 +48,7 @@ _SILENCE_SECONDS = 60.0
 _PATIENCE_SECONDS = 5.0
 # one window of so many is weighed
 _WEIGHED = 8
-# so soon after the last grant a window waits to be granted with others
+# so long after the last grant, a window may wait to be granted together with the next one
 _SOON_SECONDS = 0.001
 # in one epoch; samples that change their shape more often travel beside the batch
 _MOST_LAYOUTS = 8
@@ -62,10 +62,10 @@ class WorkerPool(ABC):
     Attributes:
         publish: is told of each block of columns, with a descriptor that is open during the call; where it is set,
             blocks are memory files.
-        gathers: a worker that waits for leave costs so much to wake that windows are granted several at a time.
+        groups_credits: several windows are granted at a time where they come fast, since telling the workers is dear.
     """
 
-    gathers = False
+    groups_credits = False
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -273,7 +273,7 @@ class WindowAssembler:
         # `_granted - _next` is at most one more than the windows that may be ahead.
         self._next = self._granted = 0
         # when windows were granted last
-        self._granting = 0.0
+        self._granted_at = 0.0
         self._lent: dict[int, tuple[BatchLayout, list[Array]]] = {}
         self._parts: dict[int, list[WindowPart]] = {}
         # The first window that each worker is not done with. It never falls within an epoch: a worker gives its parts
@@ -406,12 +406,12 @@ class WindowAssembler:
         count = allowed - self._granted
         if count <= 0:
             return
-        if self.pool.gathers:
+        if self.pool.groups_credits:
             now = time.monotonic()
             # the window that is needed next is granted, and about half of those that may be ahead
-            if self._granted > self._next and 2 * count < most and now - self._granting < _SOON_SECONDS:
+            if self._granted > self._next and 2 * count < most and now - self._granted_at < _SOON_SECONDS:
                 return
-            self._granting = now
+            self._granted_at = now
         self.pool.grant(list(map(self._make_credit, range(self._granted, allowed))))
         self._granted = allowed
 

@@ -64,9 +64,9 @@ def test_missing_fields_read_well():
 def test_an_error_of_pickling_says_where_and_keeps_no_list_of_places():
     """Python 3.14 adds a note for each object on the way; other notes stay."""
     error = TypeError("cannot pickle '_thread.lock' object")
-    assert errors.take_pickling_notes(error) == "TypeError: cannot pickle '_thread.lock' object"
+    assert errors.shorten_pickling_error(error) == "TypeError: cannot pickle '_thread.lock' object"
     for note in ("when serializing dict item 'LOCK'", "in worker 1", "when serializing tuple item 2"):
         error.add_note(note)
     said = "TypeError: cannot pickle '_thread.lock' object (dict item 'LOCK')"
-    assert errors.take_pickling_notes(error) == said
+    assert errors.shorten_pickling_error(error) == said
     assert error.__notes__ == ["in worker 1"]

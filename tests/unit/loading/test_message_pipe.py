@@ -1,6 +1,7 @@
 """Pipes to worker processes, and large bytes that travel beside them."""
 
 import gc
+import mmap
 import multiprocessing
 import os
 import platform
@@ -362,3 +363,16 @@ def test_killed_workers_of_undecoded_fields_leave_nothing_and_change_nothing(see
     del loader
     assert shared_maps() == maps
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def test_a_descriptor_is_sent_without_waiting_for_an_answer(monkeypatch):
+    """The helper of multiprocessing waits for one on macOS and on Python 3.14; here that is turned on."""
+    monkeypatch.setattr(multiprocessing.reduction, "ACKNOWLEDGE", True, raising=False)
+    ours, theirs = map(MessagePipe, multiprocessing.Pipe())
+    ours._socket.settimeout(5)
+    descriptor = os.memfd_create("test")
+    os.ftruncate(descriptor, mmap.PAGESIZE)
+    ours.send_descriptor(descriptor)
+    os.close(descriptor)
+    assert theirs.receive_block(3, mmap.PAGESIZE).number == 3
+    assert not ours.poll()

@@ -1,6 +1,7 @@
 """Bodies that are read from their socket: equal bytes, connections that are used again, and failures as before."""
 
 import contextlib
+import io
 import re
 import socket
 import ssl
@@ -315,8 +316,10 @@ def test_other_bodies_keep_their_layers(answer):
 
 
 @linux
-def test_a_read_waits_for_all_of_its_bytes_once():
-    """One call of the system gives what many would give."""
+@pytest.mark.parametrize("buffer_bytes", [8 << 10, 128 << 10], ids=["Python 3.13", "Python 3.14"])
+def test_a_read_waits_for_all_of_its_bytes_once(monkeypatch, buffer_bytes):
+    """One call of the system gives what many would give, also where http.client's buffer is larger than a read."""
+    monkeypatch.setattr(io, "DEFAULT_BUFFER_SIZE", buffer_bytes)
     counted = []
 
     def send(_server, line, start):
