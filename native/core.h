@@ -16,6 +16,7 @@
 #ifndef _WIN32
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <unistd.h>
 #endif
 
 /* raised by one where the arguments or the result of a function change; native_core.py compares it */

@@ -2,6 +2,7 @@
    it is used; everything also exists in Python, which says what is right. */
 
 #include "take_samples.c"
+#include "indexed_samples.c"
 #include "loader_rows.c"
 #include "stream_states.c"
 
@@ -10,6 +11,7 @@ static PyMethodDef module_methods[] = {
     {"gather", (PyCFunction)gather, METH_VARARGS, gather_doc},
 #ifndef _WIN32
     {"is_unchanged", is_unchanged, METH_VARARGS, is_unchanged_doc},
+    {"read_small_sample", (PyCFunction)(void (*)(void))read_small_sample, METH_FASTCALL, read_small_sample_doc},
 #endif
     {"sum_streams", (PyCFunction)(void (*)(void))sum_streams, METH_FASTCALL, sum_streams_doc},
     {"write_steps", (PyCFunction)(void (*)(void))write_steps, METH_FASTCALL, write_steps_doc},

@@ -561,16 +561,20 @@ PyDoc_STRVAR(is_unchanged_doc,
 "is_unchanged(file, length, changed_ns) -> bool\n\n"
 "Whether an open file has so many bytes, and was last changed at this time. False, too, where it cannot be asked.");
 
+static int is_same_file(int file, long long length, long long changed_ns)
+{
+    struct stat status;
+    return fstat(file, &status) == 0 && (long long)status.st_size == length
+        && (long long)status.CHANGED.tv_sec * 1000000000 + status.CHANGED.tv_nsec == changed_ns;
+}
+
 /* os.fstat takes five times as long: it makes an object of 19 entries */
 static PyObject *is_unchanged(PyObject *module, PyObject *args)
 {
     int file;
     long long length, changed_ns;
-    struct stat status;
     (void)module;
     if (!PyArg_ParseTuple(args, "iLL", &file, &length, &changed_ns)) return NULL;
-    int same = fstat(file, &status) == 0 && (long long)status.st_size == length
-        && (long long)status.CHANGED.tv_sec * 1000000000 + status.CHANGED.tv_nsec == changed_ns;
-    return PyBool_FromLong(same);
+    return PyBool_FromLong(is_same_file(file, length, changed_ns));
 }
 #endif

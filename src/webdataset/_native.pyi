@@ -5,6 +5,7 @@ PROTOCOL: int
 SOURCE: str
 
 def is_unchanged(file: int, length: int, changed_ns: int, /) -> bool: ...
+def read_small_sample(file: tuple[Any, ...], ordinal: int, /) -> dict[str, Any] | None: ...
 def draw(
     samples: Iterator[tuple[Any, int]],
     place: list[int],

@@ -26,7 +26,7 @@ from webdataset.core.tracebacks import trim_traceback
 from webdataset.index.convert import OffsetEntries, stale_error
 from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
 from webdataset.index.lookup import IndexSpec, check_index_spec, find_index
-from webdataset.index.small_samples import LARGE, SmallSampleReader
+from webdataset.index.small_samples import LARGE, open_small_samples
 from webdataset.samples.grouping import Sample, is_meta
 from webdataset.samples.links import LinkTargets
 from webdataset.samples.member_sizes import check_member_size
@@ -323,7 +323,7 @@ class IndexedShard:
         self._identity: tuple[int | None, str | None] | None = None
         self._ordinals: dict[str, int | list[int]] | None = None
         self._opening = ForkSafeLock()
-        self._small: SmallSampleReader | None = None
+        self._read_small: Callable[[int], Sample | None] | None = None
         self.quick: Callable[[int], Sample | None] | None = None
 
     @property
@@ -413,8 +413,8 @@ class IndexedShard:
             ShardChanged: it has changed since it was first opened.
             SourceError: it cannot be read.
         """
-        small = self._small
-        sample = small.read(ordinal) if small is not None and fields is None and ordinal >= 0 else None
+        read_small = self._read_small
+        sample = read_small(ordinal) if read_small is not None and fields is None and ordinal >= 0 else None
         if sample is None:
             sample = self._fetch(ordinal, fields)
         if self.decode is None:
@@ -435,9 +435,9 @@ class IndexedShard:
             sample = fetch_sample(index, place, ranges, self._reading, fields)
         except WebDatasetError as error:
             raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
-        if self._small is None and self._reading.rename_files is None and ranges is self._ranges:
-            self._small = small = SmallSampleReader.open(index, ranges)
-            self.quick = small.read if small is not None and self.decode is None else None
+        if self._read_small is None and self._reading.rename_files is None and ranges is self._ranges:
+            self._read_small = open_small_samples(index, ranges)
+            self.quick = self._read_small if self.decode is None else None
         return sample
 
     @overload
@@ -497,7 +497,7 @@ class IndexedShard:
 
     def close(self) -> None:
         """Let go of the shard; it is opened again when it is asked again. A read in progress still ends well."""
-        self._ranges = self._small = self.quick = None
+        self._ranges = self._read_small = self.quick = None
         if self._index is not None and isinstance(self._index.entries, OffsetEntries):
             self._index.entries.ranges = None
 
@@ -511,7 +511,7 @@ class IndexedShard:
         """Travel without what is open, with the index if it is known."""
         state = self.__dict__.copy()
         # another host has its own copy, with a time of its own
-        state.update(_ranges=None, _small=None, quick=None, _decoder=None, _ordinals=None, _identity=None)
+        state.update(_ranges=None, _read_small=None, quick=None, _decoder=None, _ordinals=None, _identity=None)
         entries = None if self._index is None else self._index.entries
         if isinstance(entries, OffsetEntries) or (isinstance(entries, SampleEntries) and entries.is_mapped):
             state["_index"] = None
