@@ -21,6 +21,7 @@ from webdataset.flow.pipeline import DataPipeline, add_length_method, find_plain
 from webdataset.flow.run import STREAMS, Bounds
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
 from webdataset.stages.base import Json, Run
+from webdataset.stages.mix_sources import refuse_unrepeatable
 
 
 class CurrentRun:
@@ -328,8 +329,9 @@ class ElasticPipeline(ElasticMixin, DataPipeline):
             streams: number of virtual streams, at least 1.
 
         Raises:
-            UsageError: a number below 1.
+            UsageError: a number below 1, or a pipeline whose class has an iterator of its own.
         """
+        refuse_unrepeatable(pipeline)
         result = cls.__new__(cls)
         result.__dict__.update(pipeline._copy().__dict__)  # noqa: SLF001  the same class
         result.in_streams(streams)

@@ -5,6 +5,7 @@ epochs on all ranks are planned in :mod:`webdataset.flow.equal_epochs`.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -31,6 +32,7 @@ from webdataset.flow.run import (
     missing_state_error,
 )
 from webdataset.stages.base import Json, OutcomeSink, Run, RunMeter
+from webdataset.stages.mix_sources import refuse_unrepeatable
 
 if TYPE_CHECKING:
     from webdataset.flow.elastic_pipeline import ElasticPipeline
@@ -340,6 +342,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         Returns:
             The run: an iterator with ``snapshot()`` and ``close()``.
         """
+        refuse_unrepeatable(self)
         if isinstance(run, dict):  # start(state) is what one would write
             run, state = None, run
         if run is None:
@@ -350,8 +353,30 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         return Loop(self._entries(run), run, bounds if run.stream is None else bounds.share_for(run.stream), state)
 
     def __iter__(self) -> Iterator[Any]:
-        """Run the pipeline; each iteration is a new epoch."""
-        return PipelineIterator(self._iterate())
+        """Run the pipeline; each iteration is a new epoch.
+
+        Where a class has an ``iterator`` or ``iterator1`` of its own, the items are what these give, as upstream.
+        """
+        return PipelineIterator(self._iterate_by_methods() if self.unrepeatable else self._iterate())
+
+    @property
+    def unrepeatable(self) -> str | None:
+        """Why runs of this pipeline have no state, or None: its class has an ``iterator`` of its own."""
+        own = type(self)
+        if own.iterator is DataPipeline.iterator and own.iterator1 is DataPipeline.iterator1:
+            return None
+        return f"{own.__name__}.iterator has no state; write a function from an iterator to an iterator, and compose it"
+
+    def _iterate_by_methods(self) -> Generator[Any]:
+        # a worker counts what it begins, so that nothing is begun here
+        begun = self.epoch
+        items = iter(self.iterator())
+        try:
+            yield from items if self.nsamples <= 0 else itertools.islice(items, self.nsamples)
+        finally:
+            self.epoch = max(self.epoch, begun + 1)
+            if isinstance(items, Generator):
+                items.close()
 
     def _iterate(self) -> Generator[Any]:
         if not self.pipeline:
@@ -385,6 +410,9 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
     def iterator(self) -> Iterator[Any]:
         """Run all passes, without the bound on items."""
+        if type(self).iterator1 is not DataPipeline.iterator1:
+            yield from self._repeat_pass()
+            return
         with Loop(self.pipeline, self._begin(), Bounds(self.repetitions)) as loop:
             yield from loop.iterate_fast()
 
@@ -392,6 +420,17 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         """Run one pass."""
         with Loop(self.pipeline, self._begin()) as loop:
             yield from loop.iterate_fast()
+
+    def _repeat_pass(self) -> Iterator[Any]:
+        """Run ``iterator1``, which is a class's own, for each pass; a pass without items is the last one."""
+        passes, empty = 0, False
+        while passes < self.repetitions and not empty:
+            begun, empty = self.epoch, True
+            for item in self.iterator1():
+                empty = False
+                yield item
+            self.epoch = max(self.epoch, begun + 1)
+            passes += 1
 
     def close(self) -> None:
         """Close the stages that can be closed, and forget all of them. May be called twice."""

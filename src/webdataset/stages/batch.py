@@ -10,6 +10,7 @@ too; everything else (text, bytes, dictionaries, None) stays a list. It loads nu
 a tensor can only appear where torch is loaded already.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -191,19 +192,27 @@ class Batched(Stage[StageState]):
         return f"{name}({self.batchsize}{with_function}{'' if self.partial else ', partial=False'})"
 
 
+def _whole_size(batchsize: float) -> int:
+    """Return the number of samples that upstream gathers for a size, which programs compute (``64 / world_size``)."""
+    size = math.ceil(batchsize) if isinstance(batchsize, float) and math.isfinite(batchsize) else batchsize
+    if isinstance(size, float) or size < 1:
+        raise UsageError(f"batchsize={batchsize!r}: a batch holds at least one sample, and a finite number of them")
+    return size
+
+
 def _keep_list(samples: list[Item]) -> list[Item]:
     return samples
 
 
 def batched(
-    batchsize: int = 20,
+    batchsize: float = 20,
     collation_fn: Collation | None = default_collation_fn,
     partial: bool = True,  # noqa: FBT001, FBT002  positional upstream
 ) -> Batched:
     """Gather samples into batches.
 
     Args:
-        batchsize: number of samples in a batch, at least 1.
+        batchsize: number of samples in a batch, at least 1; a fraction is rounded up.
         collation_fn: from a list of samples to a batch; None leaves the list.
         partial: give the last batch even where it is smaller.
 
@@ -215,16 +224,14 @@ def batched(
 
     Flow: in order; holds one batch while it is made; resumes exactly.
     """
-    if batchsize < 1:
-        raise UsageError(f"batchsize={batchsize!r}: a batch holds at least one sample")
-    return Batched(batchsize, collation_fn, partial)
+    return Batched(_whole_size(batchsize), collation_fn, partial)
 
 
-def listed(batchsize: int = 20, partial: bool = True) -> Batched:  # noqa: FBT001, FBT002  positional upstream
+def listed(batchsize: float = 20, partial: bool = True) -> Batched:  # noqa: FBT001, FBT002  positional upstream
     """Gather samples into lists.
 
     Args:
-        batchsize: number of samples in a list, at least 1.
+        batchsize: number of samples in a list, at least 1; a fraction is rounded up.
         partial: give the last list even where it is shorter.
 
     Returns:
@@ -240,7 +247,7 @@ def listed(batchsize: int = 20, partial: bool = True) -> Batched:  # noqa: FBT00
 
 def _batched(
     data: Iterable[object],
-    batchsize: int = 20,
+    batchsize: float = 20,
     collation_fn: Collation | None = default_collation_fn,
     partial: bool = True,  # noqa: FBT001, FBT002  positional upstream
 ) -> Iterator[Any]:

@@ -168,4 +168,5 @@ def _branch_run(run: Run, dataset: object, number: int) -> Run:
 def is_startable(dataset: object) -> bool:
     """Tell whether a dataset can be read under a run that is told to it (see :class:`StartableDataset`)."""
     start = getattr(type(dataset), "start", None)
-    return callable(start) and "run" in inspect.signature(start).parameters
+    own_iterator = isinstance(getattr(dataset, "unrepeatable", None), str)
+    return callable(start) and not own_iterator and "run" in inspect.signature(start).parameters

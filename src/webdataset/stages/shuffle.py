@@ -14,6 +14,7 @@ state of decoding, not Python's own overhead; weighing never copies or decodes a
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -31,6 +32,23 @@ from webdataset.stages.randomness import Rng, Seed
 from webdataset.stages.shuffle_journal import ShuffleJournal, WeighedShuffleJournal
 
 _NONE: Any = object()
+
+
+def whole_number(size: float, name: str) -> int:
+    """Return a number of items; programs write ``1e4`` and ``count / 4`` for one.
+
+    Args:
+        size: the number; a fraction is rounded up.
+        name: of the argument.
+
+    Raises:
+        UsageError: an infinite number, or none.
+    """
+    if not isinstance(size, float):
+        return size
+    if not math.isfinite(size):
+        raise UsageError(f"{name}={size!r}: a buffer holds a finite number of samples")
+    return math.ceil(size)
 
 
 def shuffle_buffer(source: Iterator[Item], buffer: list[Item], bufsize: int, initial: int, rng: Rng) -> Iterator[Item]:
@@ -192,9 +210,8 @@ class Shuffle(PassThroughStage):
     state_name = "Shuffle"
     name = "shuffle"
 
-    def __init__(self, bufsize: int = 1000, initial: int = 100, rng: Rng | None = None, seed: Seed = None) -> None:
-        self.bufsize = bufsize
-        self.initial = initial
+    def __init__(self, bufsize: float = 1000, initial: float = 100, rng: Rng | None = None, seed: Seed = None) -> None:
+        self.bufsize, self.initial = whole_number(bufsize, "bufsize"), whole_number(initial, "initial")
         self.rng = rng
         self.seed = seed
 
@@ -386,7 +403,7 @@ class ShuffleBytes(Shuffle):
 
     state_name = "ShuffleBytes"
 
-    def __init__(self, bufsize: int, initial: int, rng: Rng | None, seed: Seed, max_bytes: int) -> None:
+    def __init__(self, bufsize: float, initial: float, rng: Rng | None, seed: Seed, max_bytes: int) -> None:
         super().__init__(bufsize, initial, rng, seed)
         if max_bytes < 1:
             raise UsageError(f"max_bytes={max_bytes!r}: a buffer needs room for at least one byte")
@@ -471,7 +488,7 @@ class DetShuffle(Shuffle, PipelineStage):
     state_name = "DetShuffle"
     name = "detshuffle"
 
-    def __init__(self, bufsize: int = 1000, initial: int = 100, seed: int = 0, epoch: int = -1) -> None:
+    def __init__(self, bufsize: float = 1000, initial: float = 100, seed: int = 0, epoch: int = -1) -> None:
         super().__init__(bufsize, initial, None, seed)
         self.seed: int
         self.first = epoch + 1
@@ -513,8 +530,8 @@ detshuffle = DetShuffle
 
 
 def shuffle(
-    bufsize: int = 1000,
-    initial: int = 100,
+    bufsize: float = 1000,
+    initial: float = 100,
     rng: Rng | None = None,
     seed: Seed | Handler = None,
     handler: Handler | None = None,  # noqa: ARG001  accepted as upstream accepts it: nothing can fail here
@@ -524,8 +541,8 @@ def shuffle(
     """Shuffle samples through a buffer.
 
     Args:
-        bufsize: largest number of samples that wait; below 2 the order is left alone.
-        initial: number of samples to gather before the first one is given.
+        bufsize: largest number of samples that wait; below 2 the order is left alone. A fraction is rounded up.
+        initial: number of samples to gather before the first one is given; likewise.
         rng: a ``random.Random``; its state moves on from epoch to epoch.
         seed: seed of a generator that starts afresh in every epoch. With neither, the run's seed and epoch decide. A
             function in this place is the handler, which stands here in webdataset 0.2.86.
@@ -550,8 +567,8 @@ def shuffle(
 
 def _shuffle(  # noqa: PLR0917  called by position
     data: Iterable[Item],
-    bufsize: int = 1000,
-    initial: int = 100,
+    bufsize: float = 1000,
+    initial: float = 100,
     rng: Rng | None = None,
     seed: Seed | Handler = None,
     handler: Handler | None = None,  # noqa: ARG001  accepted as upstream accepts it
@@ -567,4 +584,7 @@ def _shuffle(  # noqa: PLR0917  called by position
         handler: accepted for compatibility.
     """
     chosen = None if callable(seed) else seed
-    return shuffle_buffer(iter(data), [], max(bufsize, 1), initial, randomness.select_rng(Run(), rng, chosen))
+    size = max(whole_number(bufsize, "bufsize"), 1)
+    return shuffle_buffer(
+        iter(data), [], size, whole_number(initial, "initial"), randomness.select_rng(Run(), rng, chosen)
+    )

@@ -82,6 +82,7 @@ class LocalFileOutput:
             SourceError: the system refuses.
         """
         try:
+            self._keep_mode()
             os.fsync(self._descriptor)
             self.stream.close()
             self._rename()
@@ -90,6 +91,12 @@ class LocalFileOutput:
             raise
         except OSError as error:
             raise make_source_error(error, self._shown, "complete") from error
+
+    def _keep_mode(self) -> None:
+        """Give the file the permissions of the one that it replaces: who may not read that may not read this."""
+        if self._found is not None and hasattr(os, "fchmod"):
+            with contextlib.suppress(OSError):
+                os.fchmod(self._descriptor, stat.S_IMODE(os.stat(self.path).st_mode))  # noqa: PTH116
 
     def _rename(self) -> None:
         if self.overwrite:

@@ -285,9 +285,9 @@ class ShardWriter:
     ) -> None:
         if maxcount < 1 or maxsize <= 0:
             raise UsageError(f"maxcount={maxcount} and maxsize={maxsize} leave no room for a sample")
-        self.pattern, self.maxcount, self.maxsize = pattern, maxcount, maxsize
+        self.maxcount, self.maxsize = maxcount, maxsize
         self.post, self.verbose, self.opener, self.kw = post, verbose, opener, kw
-        self._name, self._start = make_shard_namer(pattern), start_shard
+        self.pattern, self._start = pattern, start_shard
         called = self._name is pattern
         self._existing = ExistingShards(self._name, start_shard, exist, opened=opener is not None, called=called)
         self._rules = KeyRules(kw.pop("check_keys", "warn"))
@@ -298,6 +298,15 @@ class ShardWriter:
         self.total = self.count = self.size = 0
         self.tarstream: TarWriter | None = None
         self._closed = False
+
+    @property
+    def pattern(self) -> str | os.PathLike[str] | ShardNamer:
+        """Name of the shards; where it is set, from the next shard on."""
+        return self._pattern
+
+    @pattern.setter
+    def pattern(self, pattern: str | os.PathLike[str] | ShardNamer) -> None:
+        self._name, self._pattern = make_shard_namer(pattern), pattern
 
     def write(self, obj: Mapping[str, object]) -> int:
         """Write one sample, into a new shard if the present one is full.
@@ -313,13 +322,26 @@ class ShardWriter:
             WebDatasetError: as for :meth:`TarWriter.write`.
         """
         writer = self.tarstream
-        if writer is None or writer.closed or self.count >= self.maxcount or self.size >= self.maxsize:
-            writer = self.next_stream()
+        if writer is None or writer.closed or self._is_full(writer, obj):
+            # what programs put in its place returns nothing
+            self.next_stream()
+            writer = self.tarstream
+            if writer is None:
+                raise UsageError(
+                    "next_stream() has opened no shard: a method in its place calls the one of ShardWriter"
+                )
         size = writer.write(obj)
         self.count += 1
         self.total += 1
         self.size += size
         return size
+
+    def _is_full(self, writer: TarWriter, obj: Mapping[str, object]) -> bool:
+        """Tell whether a sample begins the next shard; a further part of the last sample stays with it."""
+        if self.count < self.maxcount and self.size < self.maxsize:
+            return False
+        last = getattr(writer, "last_key", None)
+        return last is None or not isinstance(obj, Mapping) or obj.get("__key__") != last
 
     def next_stream(self) -> TarWriter:
         """Complete the present shard and open the next one; return its TarWriter.

@@ -8,11 +8,13 @@ The rules for keys are those of reading, so that each sample reads back as it wa
 of its last component. Never changes a key, and never reads what it wrote.
 """
 
+import atexit
 import contextlib
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, Self, get_args
 
@@ -55,6 +57,7 @@ class ShardOutput:
         self._process = os.getpid()
         self._pieces = []
         self._state = "open"
+        _open_outputs.add(self)
 
     @property
     def offset(self) -> int:
@@ -133,6 +136,10 @@ class ShardOutput:
 
     def __del__(self) -> None:
         """Keep what a forgotten writer wrote under its partial name, and say so."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Keep what was written under its partial name, and warn; nothing appears under the shard's name."""
         if self._state != "open" or os.getpid() != self._process:
             return
         # an object that goes away cannot report it
@@ -146,6 +153,16 @@ class ShardOutput:
             warnings.warn(message, ResourceWarning, stacklevel=2)
 
 
+_open_outputs: "weakref.WeakSet[ShardOutput]" = weakref.WeakSet()
+
+
+@atexit.register
+def _report_open_outputs() -> None:
+    """Warn where the program ends with a writer open: later, when its globals go away, nothing can be said any more."""
+    for output in list(_open_outputs):
+        output.abandon()
+
+
 KeyPolicy = Literal["warn", "error", "ignore"]
 EncodingPlan = tuple[tuple[str, str], ...]
 
@@ -154,8 +171,7 @@ class KeyRules:
     """The rules for keys under one policy.
 
     Args:
-        policy: what to do about keys that read back differently: ``warn`` (once), ``error``, ``ignore``. A key that
-            repeats the one before it is an error unless ignored.
+        policy: what to do about keys that read back differently: ``warn`` (once), ``error``, ``ignore``.
 
     Raises:
         UsageError: an unknown policy.
@@ -167,12 +183,11 @@ class KeyRules:
         self.policy: Final = policy
         self._warned = False
 
-    def check(self, key: object, before: str | None) -> None:
+    def check(self, key: object) -> None:
         """Check a key that is out of the ordinary.
 
         Args:
             key: the key.
-            before: the key of the sample before it in the same shard.
 
         Raises:
             SampleError: it cannot be written, or (by policy) it would not read back.
@@ -189,20 +204,33 @@ class KeyRules:
             )
         if self.policy == "ignore":
             return
-        if key == before:
-            raise SampleError(
-                "__key__ is the same as in the sample before: the two would read back as one; make keys distinct, "
-                "or pass check_keys='ignore' to write one sample in parts",
-                key=key,
-            )
         flaw = self._flaw(key)
-        if flaw is None:
-            return
+        if flaw is not None:
+            self._report(flaw, key)
+
+    def _report(self, flaw: str, key: str) -> None:
         if self.policy == "error":
             raise SampleError(flaw, key=key)
         if not self._warned:
             self._warned = True
             warn_user(f"{flaw} (key={key!r}; further keys are not reported)")
+
+    def check_part(self, key: str, repeated: Collection[str]) -> None:
+        """Check a sample whose key is that of the sample before: it reads back as a part of it.
+
+        Args:
+            key: the key.
+            repeated: fields that the sample before has, too.
+
+        Raises:
+            SampleError: there are such fields, or (by policy) no sample may come in parts.
+        """
+        if self.policy == "ignore":
+            return
+        what = "__key__ is the same as in the sample before: the two read back as one"
+        if repeated:
+            raise SampleError(f"{what}, and both have {min(repeated)!r}; make keys distinct", key=key)
+        self._report(f"{what}; make keys distinct, or pass check_keys='ignore' to write one sample in parts", key)
 
     @staticmethod
     def _flaw(key: str) -> str | None:
@@ -270,13 +298,16 @@ class TarWriter(ShardOutput):
         format: "ustar", "gnu", "pax" or a constant of ``tarfile``; None is ustar for members that fit, else pax.
         compresslevel: level of the compression; None is a good compromise.
         overwrite: replace a local file that is there already; False raises instead.
-        check_keys: what to do about keys that read back differently: "warn" (once), "error", "ignore".
+        check_keys: what to do about keys that read back differently, and about samples with the key of the one before,
+            which read back as parts of it: "warn" (once), "error", "ignore". Where a field repeats, such a sample is an
+            error unless it is ignored.
         index: index files to write beside a local shard, in the same pass: "binary", "dali", "energon", "files", or
             several. A sample that one of them cannot hold is refused.
 
     Attributes:
         stream: the file object that receives the bytes.
         shard_index: where the samples lie, once a shard with ``index`` is complete; a ``ShardIndex``.
+        last_key: key of the last sample, or None.
 
     Raises:
         UsageError: an argument that cannot mean anything.
@@ -319,7 +350,8 @@ class TarWriter(ShardOutput):
         self._indexing = None if index is None else _make_indexing(index, fileobj, output, self.compress)
         stored = output if self._indexing is None else self._indexing.output
         self._gathers = GATHERED_BYTES if not isinstance(output, BorrowedOutput) or engine or self.own_fileobj else 0
-        self._last_key: str | None = None
+        self.last_key: str | None = None
+        self._last_plan: EncodingPlan = ()
         self._plans: dict[tuple[str, ...], EncodingPlan] = {}
         self._begin(stored if engine is None else CompressedOutput(stored, engine))
 
@@ -354,6 +386,9 @@ class TarWriter(ShardOutput):
             sample = obj if self.encoder is None else self.encoder(obj)
             key = self._key(sample)
             plan = self._plans.get(tuple(sample)) or self._find_plan(sample)
+            before: EncodingPlan = ()
+            if key == self.last_key:
+                before = self._check_part(key, plan)
             header = self._header
             pieces: list[Buffer] = []
             payload = stored = 0
@@ -373,7 +408,7 @@ class TarWriter(ShardOutput):
                 self._indexing.add([key + ending for _, ending in plan], pieces, self.offset)
         except WebDatasetError as error:
             raise error.locate(key=_find_key(obj), url=self.url)  # noqa: B904  the same error, with its places
-        self._last_key = key
+        self.last_key, self._last_plan = key, before + plan
         self._count += 1
         self._pieces += pieces
         self._gathered += stored
@@ -403,14 +438,20 @@ class TarWriter(ShardOutput):
         if (
             key.__class__ is not str
             or "." in key
-            or key == self._last_key
             or key[-1:] in ("", "/")
             or key[0] == "/"
             or key[:2] == "__"
             or "\0" in key
         ):
-            self._rules.check(key, self._last_key)
+            self._rules.check(key)
         return key  # type: ignore[no-any-return]
+
+    def _check_part(self, key: str, plan: EncodingPlan) -> EncodingPlan:
+        """Check a further part of the sample before; return the fields that this has so far."""
+        before = self._last_plan
+        had = {ending.lower() for _, ending in before}
+        self._rules.check_part(key, [field for field, ending in plan if ending.lower() in had])
+        return before
 
     def _find_plan(self, sample: Mapping[str, object]) -> EncodingPlan:
         plan = encoding_plan(sample, keep_meta=self.keep_meta)

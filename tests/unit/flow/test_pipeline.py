@@ -227,3 +227,53 @@ def test_shuffle_before_split_loses_nothing(urls, monkeypatch):
             )
             keys += [s["__key__"] for s in pipeline]
     assert len(keys) == len(set(keys)) == 46
+
+
+class Labelled(wds.WebDataset):
+    """Has a way of its own to give items, as classes over the original package do."""
+
+    def iterator(self):
+        """Name the samples of all passes."""
+        return (f"all {sample['__key__']}" for sample in super().iterator())
+
+
+class LabelledPass(wds.WebDataset):
+    """The same for one pass."""
+
+    def iterator1(self):
+        """Name the samples of a pass."""
+        for sample in super().iterator1():
+            yield f"one {sample['__key__']}"
+
+
+@pytest.mark.parametrize(("made", "word"), [(Labelled, "all"), (LabelledPass, "one")])
+def test_a_class_with_an_iterator_of_its_own(urls, made, word):
+    """Its items are what the class gives: alone, bounded, repeated, in a mix and in a loader's workers."""
+    plain = [f"{word} {sample['__key__']}" for sample in wds.WebDataset(urls, shardshuffle=False)]
+
+    def ordered():
+        return made(urls, shardshuffle=False)
+
+    assert list(ordered()) == plain
+    assert list(ordered().repeat(2)) == plain * 2
+    assert list(ordered().with_epoch(60)) == (plain * 2)[:60]
+    assert list(wds.RandomMix([ordered()])) == plain
+    assert sorted(item for batch in wds.Loader(ordered(), 8, workers=2) for item in batch) == sorted(plain)
+    shuffled = made(urls, shardshuffle=100, seed=5)
+    epochs = [list(shuffled) for _ in range(3)]
+    expected = wds.WebDataset(urls, shardshuffle=100, seed=5)
+    assert epochs == [[f"{word} {sample['__key__']}" for sample in expected] for _ in range(3)]
+    assert shuffled.epoch == 3
+
+
+@pytest.mark.parametrize("made", [Labelled, LabelledPass])
+def test_an_iterator_of_its_own_has_no_state(urls, made):
+    """Where a state is asked for, that is an error, never items without the class's work."""
+    dataset = made(urls, shardshuffle=False)
+    for start in (
+        dataset.start,
+        lambda: list(dataset.elastic(2)),
+        lambda: next(wds.DataPipeline(wds.RandomMix([dataset])).start()),
+    ):
+        with pytest.raises(UsageError, match=f"{made.__name__}.iterator has no state"):
+            start()

@@ -80,3 +80,21 @@ def test_a_column_is_combined_unless_told_otherwise():
     assert combine_values(arrays, combine_tensors=False) is arrays
     assert combine_values(numbers, combine_tensors=False).tolist() == numbers
     assert combine_values(arrays, combine_scalars=False).shape == (2, 2)
+
+
+@pytest.mark.parametrize(("size", "whole"), [(8.0, 8), (10 / 3, 4), (0.5, 1), (np.float64(3), 3), (np.int64(2), 2)])
+def test_sizes_that_programs_compute(size, whole):
+    """``64 / world_size`` is a float: a batch has as many samples as it takes to reach it."""
+    expected = list(wds.batched(whole, collation_fn=None)(range(20)))
+    assert list(wds.batched(size, collation_fn=None)(range(20))) == expected
+    assert list(wds.listed(size)(range(20))) == expected
+    assert list(wds.filters._batched(range(20), size, None)) == expected
+    assert [len(batch) for batch in expected[:-1]] == [whole] * (len(expected) - 1)
+
+
+@pytest.mark.parametrize("size", [0, -1, 0.0, -0.5, float("nan"), float("inf")])
+def test_sizes_without_a_sample(size):
+    """They are refused where the stage is made."""
+    for make in (wds.batched, wds.listed):
+        with pytest.raises(UsageError, match="at least one sample"):
+            make(size)

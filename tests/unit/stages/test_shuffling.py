@@ -145,3 +145,19 @@ def test_pick_takes_an_item_out():
     taken = pick(buffer, random.Random(0))
     assert sorted([taken, *buffer]) == [10, 11, 12, 13]
     assert pick([5], random.Random(0)) == 5
+
+
+@pytest.mark.parametrize("make", [
+    lambda size: shuffle(size, size, seed=3),
+    lambda size: shuffle(size, size, rng=random.Random(1)),
+    lambda size: shuffle(size, size, seed=1, max_bytes=10**6),
+    lambda size: detshuffle(size, size),
+    lambda size: lambda data: _shuffle(data, size, size, random.Random(2)),
+])  # fmt: skip
+def test_sizes_that_programs_compute(make):
+    """``1e1`` and ``count / 4`` are sizes, too: a fraction is rounded up; what is no number of samples is refused."""
+    assert list(make(1e1)(iter(range(50)))) == list(make(10)(iter(range(50))))
+    assert list(make(9.25)(iter(range(50)))) == list(make(10)(iter(range(50))))
+    for wrong in (float("inf"), float("nan")):
+        with pytest.raises(UsageError, match="finite number"):
+            list(make(wrong)(iter(range(50))))

@@ -295,3 +295,51 @@ def test_positional_arguments(tmp_path):
         writer.write(sample(0))
         writer.write(sample(1))
     assert [name[-5:] for name in posted] == ["3.tar", "4.tar"]
+
+
+def test_parts_of_a_sample_stay_in_one_shard(tmp_path):
+    """A full shard takes further parts of its last sample; the next sample begins a new one."""
+    with ShardWriter(f"{tmp_path}/a-%d.tar", maxcount=2, check_keys="ignore", encoder=False, verbose=0) as writer:
+        for index in range(4):
+            for field in "xyz":
+                writer.write({"__key__": str(index), field: b"1"})
+    assert contents(tmp_path) == {f"a-{index}.tar": [f"{index}.x", f"{index}.y", f"{index}.z"] for index in range(4)}
+
+
+def test_next_stream_of_a_program(tmp_path, monkeypatch):
+    """What a program puts in the place of ``next_stream`` is called for each shard, and may return nothing."""
+    opened = []
+
+    class Announcing(ShardWriter):
+        def next_stream(self):
+            super().next_stream()
+            opened.append(self.fname[-7:])
+
+    with Announcing(f"{tmp_path}/a-%d.tar", maxcount=2, encoder=False, verbose=0) as writer:
+        put(writer, samples(3))
+    before = ShardWriter.next_stream
+
+    def next_stream(self):
+        opened.append("patched")
+        before(self)
+
+    monkeypatch.setattr(ShardWriter, "next_stream", next_stream)
+    with ShardWriter(f"{tmp_path}/b-%d.tar", encoder=False, verbose=0) as writer:
+        put(writer, samples(3))
+    assert opened == ["a-0.tar", "a-1.tar", "patched"]
+    assert [len(names) for names in contents(tmp_path).values()] == [2, 1, 3]
+    monkeypatch.setattr(ShardWriter, "next_stream", lambda self: None)
+    with pytest.raises(UsageError, match="has opened no shard"):
+        ShardWriter(f"{tmp_path}/c-%d.tar", encoder=False, verbose=0).write(sample(0))
+
+
+def test_another_pattern(tmp_path):
+    """A pattern that is set names the shards from the next one on; one that cannot name any is refused at once."""
+    with ShardWriter(f"{tmp_path}/a-%d.tar", maxcount=1, encoder=False, verbose=0) as writer:
+        put(writer, samples(2))
+        writer.pattern = f"{tmp_path}/b-%02d.tar"
+        with pytest.raises(UsageError, match="no single place"):
+            writer.pattern = "c.tar"
+        put(writer, samples(2))
+    assert writer.pattern == f"{tmp_path}/b-%02d.tar"
+    assert sorted(contents(tmp_path)) == ["a-0.tar", "a-1.tar", "b-02.tar", "b-03.tar"]

@@ -4,7 +4,10 @@ import io
 import logging
 import multiprocessing
 import os
+import subprocess
+import sys
 import tarfile
+import warnings
 
 import pytest
 
@@ -153,12 +156,37 @@ def test_keys_may_be_subclasses_of_text():
 
 
 def test_repeated_key():
-    """A key that repeats the one before would read back as one sample: an error, unless parts are meant."""
+    """A sample with the key of the one before reads back as a part of it: one warning, or as the policy says."""
+    parts = [{"__key__": "a", "x": b""}, {"__key__": "a", "y": b""}, {"__key__": "a", "z": b""}]
+    with pytest.raises(SampleError, match="read back as one"):
+        written(*parts, check_keys="error")
+    with pytest.warns(UserWarning, match="read back as one") as caught:
+        content = written(*parts)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert written(*parts, check_keys="ignore") == content
+    assert [name for name, _ in members(content)] == ["a.x", "a.y", "a.z"]
+
+
+@pytest.mark.parametrize("policy", ["warn", "error", "ignore"])
+def test_a_part_that_repeats_a_field(policy):
+    """It would be lost on reading: an error, with any of the parts before, unless ignored; nothing of it is written."""
     parts = [{"__key__": "a", "x": b""}, {"__key__": "a", "y": b""}]
-    for policy in ("warn", "error"):
-        with pytest.raises(SampleError, match="read back as one"):
-            written(*parts, check_keys=policy)
-    assert [name for name, _ in members(written(*parts, check_keys="ignore"))] == ["a.x", "a.y"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for wrong in ("x", "X", "y"):
+            if policy == "ignore":
+                assert len(members(written(*parts, {"__key__": "a", wrong: b"2"}, check_keys=policy))) == 3
+                continue
+            writer = TarWriter(io.BytesIO(), encoder=False, check_keys=policy)
+            writer.write(parts[0])
+            if policy == "warn":
+                writer.write(parts[1])
+            with pytest.raises(SampleError, match="read back as one"):
+                writer.write({"__key__": "a", wrong: b"2"})
+            assert writer.write({"__key__": "b", "x": b"2"}) == 1
+            writer.close()
 
 
 def test_a_refused_sample_does_not_count_as_the_one_before():
@@ -394,3 +422,35 @@ def test_an_absolute_key_is_noticed(tmp_path):
         writer.write({"__key__": "a", "txt": "x"})
         with pytest.raises(SampleError, match="absolute"):
             writer.write({"__key__": "/a", "txt": "x"})
+
+
+def test_the_permissions_of_a_file_that_is_replaced_stay(tmp_path):
+    """Who could not read the old file cannot read the new one."""
+    path = tmp_path / "a.tar"
+    for mode in (0o600, 0o640, 0o666):
+        path.write_bytes(b"old")
+        path.chmod(mode)
+        with TarWriter(path, encoder=False) as writer:
+            writer.write({"__key__": "a", "x": b"1"})
+        assert path.stat().st_mode & 0o777 == mode
+    assert members(path) == [("a.x", b"1")]
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "raise ValueError"])
+def test_a_program_that_ends_without_closing(tmp_path, end):
+    """It says where the samples are, though its writer is a global; nothing appears under the shard's name."""
+    program = f"""
+import webdataset as wds
+sink = wds.TarWriter({str(tmp_path / "a.tar")!r})
+sink.write({{"__key__": "a", "txt": "1"}})
+closed = wds.TarWriter({str(tmp_path / "b.tar")!r})
+closed.close()
+{end}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == (3 if "3" in end else 1 if end else 0)
+    assert done.stderr.count("was never closed: its 1 samples are in") == 1
+    (kept,) = tmp_path.glob(".a.tar.*.partial")
+    assert str(kept) in done.stderr
+    assert members(kept) == [("a.txt", b"1")]
+    assert [path.name for path in tmp_path.glob("*.tar") if path != kept] == ["b.tar"]
