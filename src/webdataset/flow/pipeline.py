@@ -367,7 +367,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
             return None
         return f"{own.__name__}.iterator has no state; write a function from an iterator to an iterator, and compose it"
 
-    def _iterate_by_methods(self) -> Generator[Any]:
+    def _iterate_by_methods(self) -> Generator[object]:
         # a worker counts what it begins, so that nothing is begun here
         begun = self.epoch
         items = iter(self.iterator())
@@ -421,7 +421,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         with Loop(self.pipeline, self._begin()) as loop:
             yield from loop.iterate_fast()
 
-    def _repeat_pass(self) -> Iterator[Any]:
+    def _repeat_pass(self) -> Iterator[object]:
         """Run ``iterator1``, which is a class's own, for each pass; a pass without items is the last one."""
         passes, empty = 0, False
         while passes < self.repetitions and not empty:

@@ -194,8 +194,8 @@ class Batched(Stage[StageState]):
 
 def _whole_size(batchsize: float) -> int:
     """Return the number of samples that upstream gathers for a size, which programs compute (``64 / world_size``)."""
-    size = math.ceil(batchsize) if isinstance(batchsize, float) and math.isfinite(batchsize) else batchsize
-    if isinstance(size, float) or size < 1:
+    size = math.ceil(batchsize) if math.isfinite(batchsize) else 0
+    if size < 1:
         raise UsageError(f"batchsize={batchsize!r}: a batch holds at least one sample, and a finite number of them")
     return size
 

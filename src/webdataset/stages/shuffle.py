@@ -44,7 +44,7 @@ def whole_number(size: float, name: str) -> int:
     Raises:
         UsageError: an infinite number, or none.
     """
-    if not isinstance(size, float):
+    if isinstance(size, int):
         return size
     if not math.isfinite(size):
         raise UsageError(f"{name}={size!r}: a buffer holds a finite number of samples")

@@ -82,7 +82,7 @@ def test_a_column_is_combined_unless_told_otherwise():
     assert combine_values(arrays, combine_scalars=False).shape == (2, 2)
 
 
-@pytest.mark.parametrize(("size", "whole"), [(8.0, 8), (10 / 3, 4), (0.5, 1), (np.float64(3), 3), (np.int64(2), 2)])
+@pytest.mark.parametrize(("size", "whole"), [(8.0, 8), (10 / 3, 4), (0.5, 1), (np.float32(3), 3), (np.int64(2), 2)])
 def test_sizes_that_programs_compute(size, whole):
     """``64 / world_size`` is a float: a batch has as many samples as it takes to reach it."""
     expected = list(wds.batched(whole, collation_fn=None)(range(20)))
