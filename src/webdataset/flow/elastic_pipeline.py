@@ -331,7 +331,8 @@ class ElasticPipeline(ElasticMixin, DataPipeline):
         Raises:
             UsageError: a number below 1, or a pipeline whose class has an iterator of its own.
         """
-        refuse_unrepeatable(pipeline)
+        if pipeline.unrepeatable:
+            refuse_unrepeatable(pipeline)
         result = cls.__new__(cls)
         result.__dict__.update(pipeline._copy().__dict__)  # noqa: SLF001  the same class
         result.in_streams(streams)

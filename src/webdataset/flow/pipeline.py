@@ -130,6 +130,14 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
     meter: RunMeter | None = None
     # is told what became of the samples of the next runs
     outcomes: OutcomeSink | None = None
+    # why its runs have no state
+    unrepeatable: str | None = None
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        """Take note of a class with an ``iterator`` of its own."""
+        super().__init_subclass__(**kwargs)
+        if cls.iterator is not DataPipeline.iterator or cls.iterator1 is not DataPipeline.iterator1:
+            cls.unrepeatable = f"{cls.__name__}.iterator has no state: write a stage in its place (see compose)"
 
     def __init__(self, *args: object, **kwargs: object) -> None:  # noqa: ARG002
         self.pipeline: list[Any] = []
@@ -342,7 +350,8 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         Returns:
             The run: an iterator with ``snapshot()`` and ``close()``.
         """
-        refuse_unrepeatable(self)
+        if self.unrepeatable:
+            refuse_unrepeatable(self)
         if isinstance(run, dict):  # start(state) is what one would write
             run, state = None, run
         if run is None:
@@ -358,14 +367,6 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         Where a class has an ``iterator`` or ``iterator1`` of its own, the items are what these give, as upstream.
         """
         return PipelineIterator(self._iterate_by_methods() if self.unrepeatable else self._iterate())
-
-    @property
-    def unrepeatable(self) -> str | None:
-        """Why runs of this pipeline have no state, or None: its class has an ``iterator`` of its own."""
-        own = type(self)
-        if own.iterator is DataPipeline.iterator and own.iterator1 is DataPipeline.iterator1:
-            return None
-        return f"{own.__name__}.iterator has no state; write a function from an iterator to an iterator, and compose it"
 
     def _iterate_by_methods(self) -> Generator[object]:
         # a worker counts what it begins, so that nothing is begun here

@@ -287,7 +287,7 @@ class ShardWriter:
             raise UsageError(f"maxcount={maxcount} and maxsize={maxsize} leave no room for a sample")
         self.maxcount, self.maxsize = maxcount, maxsize
         self.post, self.verbose, self.opener, self.kw = post, verbose, opener, kw
-        self.pattern, self._start = pattern, start_shard
+        self._name, self._pattern, self._start = make_shard_namer(pattern), pattern, start_shard
         called = self._name is pattern
         self._existing = ExistingShards(self._name, start_shard, exist, opened=opener is not None, called=called)
         self._rules = KeyRules(kw.pop("check_keys", "warn"))
@@ -322,7 +322,8 @@ class ShardWriter:
             WebDatasetError: as for :meth:`TarWriter.write`.
         """
         writer = self.tarstream
-        if writer is None or writer.closed or self._is_full(writer, obj):
+        full = self.count >= self.maxcount or self.size >= self.maxsize
+        if writer is None or writer.closed or (full and not _continues_sample(writer, obj)):
             # what programs put in its place returns nothing
             self.next_stream()
             writer = self.tarstream
@@ -335,13 +336,6 @@ class ShardWriter:
         self.total += 1
         self.size += size
         return size
-
-    def _is_full(self, writer: TarWriter, obj: Mapping[str, object]) -> bool:
-        """Tell whether a sample begins the next shard; a further part of the last sample stays with it."""
-        if self.count < self.maxcount and self.size < self.maxsize:
-            return False
-        last = getattr(writer, "last_key", None)
-        return last is None or not isinstance(obj, Mapping) or obj.get("__key__") != last
 
     def next_stream(self) -> TarWriter:
         """Complete the present shard and open the next one; return its TarWriter.
@@ -424,6 +418,12 @@ class ShardWriter:
             self.close()
         else:
             self.abort()
+
+
+def _continues_sample(writer: TarWriter, obj: Mapping[str, object]) -> bool:
+    """Tell whether a sample is a further part of the last one, which stays in its shard."""
+    last = getattr(writer, "last_key", None)
+    return last is not None and isinstance(obj, Mapping) and obj.get("__key__") == last
 
 
 def _make_series(index: object, opener: object) -> Any:
