@@ -5,6 +5,7 @@ rich where it is installed and ``NO_COLOR`` and ``TERM`` allow it, else as one l
 are always written. Control characters in names never reach a terminal; JSON keeps names exactly.
 """
 
+import codecs
 import contextlib
 import io
 import os
@@ -38,10 +39,14 @@ def escape_name(name: str) -> str:
 
 
 def prepare_streams() -> None:
-    """Let names that are not UTF-8 pass to standard output as they are; print warnings as messages."""
+    """Let names that are not UTF-8 pass to standard output as they are; print warnings as messages.
+
+    Standard output of another encoding gets as escapes what it cannot hold.
+    """
     for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=errors)
+            is_utf8 = codecs.lookup(stream.encoding).name == "utf-8"
+            stream.reconfigure(errors=errors if is_utf8 else "backslashreplace")
     if not sys.warnoptions:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _show_warning

@@ -160,6 +160,20 @@ def test_terminal_gets_no_control_characters(tmp_path):
     assert b'"\\u001b[31mred\\n"' in run_wds("ls", "--json", "evil.tar", cwd=tmp_path).stdout
 
 
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("latin-1", b"\xe9\ttxt\n\\u4e2d\ttxt\n\\udcff\ttxt\n"),
+        ("ascii", b"\\xe9\ttxt\n\\u4e2d\ttxt\n\\udcff\ttxt\n"),
+        ("utf8", "\u00e9\ttxt\n\u4e2d\ttxt\n".encode() + b"\xff\ttxt\n"),
+    ],
+)
+def test_stdout_that_cannot_hold_a_name_gets_escapes(tmp_path, encoding, shown):
+    """Where standard output is not UTF-8, what its encoding lacks is escaped; UTF-8 output keeps the bytes."""
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([(f"{key}.txt", b"x") for key in ("\u00e9", "\u4e2d", "\udcff")]))
+    assert run_wds("ls", "s.tar", cwd=tmp_path, PYTHONIOENCODING=encoding).stdout == shown
+
+
 def _read_terminal(master):
     """Return everything that a program wrote to a terminal."""
     text = b""
