@@ -125,11 +125,12 @@ def test_closed_pipe_ends_it_silently(shards):
     assert done.stderr == b""
 
 
-def test_full_disk_on_stdout_is_an_error(shards):
-    """Output that cannot be written is exit status 3, not success."""
+@pytest.mark.parametrize("arguments", ["ls s-0.tar", "--help", "--version", "ls --help"])
+def test_full_disk_on_stdout_is_an_error(shards, arguments):
+    """Output that cannot be written, help and version too, is exit status 3, not success."""
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    done = shell("wds ls s-0.tar > /dev/full", shards)
+    done = shell(f"wds {arguments} > /dev/full", shards)
     assert done.returncode == exit_status.FAILED
     assert b"No space left" in done.stderr
     assert b"Traceback" not in done.stderr
