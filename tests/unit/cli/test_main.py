@@ -175,6 +175,27 @@ def test_stdout_that_cannot_hold_a_name_gets_escapes(tmp_path, encoding, shown):
     assert run_wds("ls", "s.tar", cwd=tmp_path, PYTHONIOENCODING=encoding).stdout == shown
 
 
+HIDDEN = "\u200b\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\udc80\udc9f\x9b"
+
+
+def test_names_seem_no_other_names(tmp_path):
+    """Raw control bytes and characters that hide or reorder others are escaped; as a list of tags they are read back."""
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([(f"a{sign}b.txt", b"x") for sign in HIDDEN]))
+    lines = run_wds("ls", "s.tar", cwd=tmp_path).stdout
+    assert lines.splitlines() == [
+        b"a" + (b"\\233" if sign == "\x9b" else b"\\u%x" % ord(sign)) + b"b\ttxt" for sign in HIDDEN
+    ]
+    run_wds("select", "--keys", "-", "-o", "new.tar", "s.tar", cwd=tmp_path, stdin=lines)
+    assert run_wds("ls", "new.tar", cwd=tmp_path).stdout == lines
+
+
+def test_lone_surrogates_in_a_document_are_escaped(tmp_path):
+    """JSON may say half a character, or what would be written as a control byte: both come as escapes."""
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([("a.json", rb'{"a": "\ud800 \udc9b"}')]))
+    for command in ("show", "head"):
+        assert rb"\ud800 \udc9b" in run_wds(command, "s.tar", cwd=tmp_path).stdout
+
+
 def _read_terminal(master):
     """Return everything that a program wrote to a terminal."""
     text = b""
