@@ -24,6 +24,7 @@ from webdataset.core.errors import (
     BadHeader,
     CommandFailed,
     DuplicateField,
+    EncodingError,
     MissingExtra,
     NoSamples,
     SourceError,
@@ -31,6 +32,7 @@ from webdataset.core.errors import (
     UnsafeContent,
     UsageError,
 )
+from webdataset.index.wids.samplers import DistributedChunkedSampler
 from webdataset.testing import archives
 from webdataset.testing.sources import served
 
@@ -545,12 +547,78 @@ def test_a_command_that_fails_at_the_end(shards):
         list(plain(f"pipe:cat {shards[0]}; exit 3"))
 
 
+# -- what programs of before may go by
+
+
+@row(27, "`args` is the message alone; `exn.url` is the url")
+def test_row_27_arguments_of_errors(tmp_path):
+    """A handler finds the url under its name, and one argument."""
+    (tmp_path / "a.tar").write_bytes(b"x" * 2000)
+    seen = []
+    list(plain(str(tmp_path / "a.tar"), handler=lambda error: seen.append(error) or True, empty_check=False))
+    assert [error.url for error in seen] == [str(tmp_path / "a.tar")]
+    assert [type(part) for error in seen for part in error.args] == [str]
+
+
+@row(28, "It never ends: bound it with `with_epoch`. `repeat=2` gives two passes")
+def test_row_28_repeat_as_an_argument(shards):
+    """True goes on beyond one pass, as far as with_epoch says; a number is that of the passes."""
+    assert len(keys(plain(shards[0], repeat=True).with_epoch(7))) == 7
+    assert sum(1 for _ in zip(range(9), plain(shards[0], repeat=True), strict=False)) == 9
+    assert keys(plain(shards[0], repeat=2)) == ["0-0", "0-1"] * 2
+
+
+@row(29, "are functions. Stages without a state", "have classes of their own")
+def test_row_29_what_stages_are():
+    """Makers are functions; what has no state is a FilterFunction, what has one is not."""
+    filter_function = wds.filters.FilterFunction
+    assert not hasattr(wds.map, "f")
+    for stage in (wds.map(len), wds.select(len), wds.decode()):
+        assert isinstance(stage, filter_function)
+    for stage in (wds.shuffle(3), wds.batched(3), wds.slice(3)):
+        assert not isinstance(stage, filter_function)
+
+
+@row(30, "Writable arrays")
+@pytest.mark.parametrize("spec", ["rgb8", "l8", "rgba8"])
+def test_row_30_images_can_be_written_to(tmp_path, spec):
+    """What is decoded by an 8-bit specification may be changed in place."""
+    pytest.importorskip("PIL")
+    url = tar(tmp_path / "a.tar", [("a.png", wds.writer.imageencoder(np.zeros((2, 2, 3), np.uint8), "png"))])
+    (sample,) = plain(url).decode(spec)
+    sample["png"][0, 0] = 1
+
+
+@row(31, "`EncodingError`, a `ValueError`, with url, key and field; the cause is chained")
+@pytest.mark.parametrize(
+    ("field", "value", "cause"),
+    [("jpg", None, OSError), ("json", {1, 2}, TypeError), ("txt", 3, TypeError)],
+)
+def test_row_31_values_that_do_not_fit(tmp_path, field, value, cause):
+    """One error for each format, which says where."""
+    if field == "jpg":
+        value = pytest.importorskip("PIL.Image").new("RGBA", (2, 2))
+    with pytest.raises(EncodingError) as caught, wds.TarWriter(str(tmp_path / "a.tar")) as writer:
+        writer.write({"__key__": "a", field: value})
+    error = caught.value
+    assert isinstance(error, ValueError)
+    assert (error.url, error.key, error.field) == (str(tmp_path / "a.tar"), "a", field)
+    assert isinstance(error.__cause__, cause)
+
+
+@row(32, "without `torch.distributed` ignores both: every rank reads everything | Honoured")
+def test_row_32_ranks_of_a_sampler():
+    """Two ranks share the indices though no process group is there."""
+    shares = [list(DistributedChunkedSampler(range(10), num_replicas=2, rank=rank)) for rank in range(2)]
+    assert sorted(shares[0] + shares[1]) == list(range(10))
+
+
 # -- the page
 
 
-@pytest.mark.parametrize("number", range(1, 27))
+@pytest.mark.parametrize("number", range(1, 33))
 def test_every_row_has_a_test(number):
-    """All 26."""
+    """All 32."""
     assert number in ROWS
 
 

@@ -2,9 +2,10 @@
 
 Results are written as text lines, JSON lines or bytes. Progress appears only where standard error is a terminal: by
 rich where it is installed and ``NO_COLOR`` and ``TERM`` allow it, else as one line of plain text. Warnings and errors
-are always written. Control characters in names never reach a terminal; JSON keeps names exactly.
+are always written. Control characters in names, and those that hide or reorder others, never reach a terminal; JSON keeps names exactly.
 """
 
+import codecs
 import contextlib
 import io
 import os
@@ -21,15 +22,24 @@ from webdataset.core import settings
 JsonSchema: TypeAlias = dict[str, Any]
 """What a command's ``--json`` writes, as ``wds schema`` prints it."""
 _NAMED = {7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r", 92: "\\\\"}
-_ESCAPES = {code: _NAMED.get(code, f"\\{code:03o}") for code in (*range(32), 92, *range(127, 160))}
-CONTROLS = {code: text for code, text in _ESCAPES.items() if code not in (9, 92)}
+# bytes that are not UTF-8 stand in names as lone surrogates; of these, 0x80 to 0x9f are controls for some terminals
+_RAW_CONTROLS = range(0xDC80, 0xDCA0)
+# blanks without a width, ends of lines, and signs that turn the direction of what follows: a name seems another one
+_UNSEEN = (0x200B, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = {
+    **{code: _NAMED.get(code, f"\\{code:03o}") for code in (*range(32), 92, *range(127, 160))},
+    **{code: f"\\u{code:x}" for code in _RAW_CONTROLS},
+}
+_ESCAPES = {**_CONTROLS, **{code: f"\\u{code:x}" for code in _UNSEEN}}
+CONTROLS = {code: text for code, text in _CONTROLS.items() if code not in (9, 92)}
 """For ``str.translate``: what control characters in a text become; tabs and backslashes stay."""
+_ENCODING_ERRORS = "wds-stdout"
 _UNITS = ("", "k", "M", "G", "T", "P")
 _TICK_SECONDS = 0.2
 
 
 def escape_name(name: str) -> str:
-    """Return a name without control characters, as GNU tar lists it.
+    """Return a name without control characters, as GNU tar lists it, nor characters that hide or reorder others.
 
     Args:
         name: any text.
@@ -38,13 +48,27 @@ def escape_name(name: str) -> str:
 
 
 def prepare_streams() -> None:
-    """Let names that are not UTF-8 pass to standard output as they are; print warnings as messages."""
-    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+    """Let names that are not UTF-8 pass to standard output as they are; print warnings as messages.
+
+    Standard output of another encoding gets as escapes what it cannot hold.
+    """
+    codecs.register_error(_ENCODING_ERRORS, _encode_lone_surrogates)
+    for stream, errors in ((sys.stdout, _ENCODING_ERRORS), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=errors)
+            is_utf8 = codecs.lookup(stream.encoding).name == "utf-8"
+            stream.reconfigure(errors=errors if is_utf8 else "backslashreplace")
     if not sys.warnoptions:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _show_warning
+
+
+def _encode_lone_surrogates(error: UnicodeError) -> tuple[bytes, int]:
+    """Return what stands for lone surrogates: the byte that a name had, or an escape of a control or of another one."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    codes = map(ord, error.object[error.start : error.end])
+    pieces = [bytes([code - 0xDC00]) if 0xDCA0 <= code <= 0xDCFF else b"\\u%x" % code for code in codes]
+    return b"".join(pieces), error.end
 
 
 def _show_warning(  # noqa: PLR0917  the signature of warnings.showwarning

@@ -185,6 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = exit_status.WRONG_USE
     except (KeyboardInterrupt, click.Abort):
         status = exit_status.INTERRUPTED
+    except OSError as error:
+        # click writes help and version before a command is invoked
+        status = _give_up_stdout(error)
     return int(status or 0) or _finish()
 
 
@@ -197,10 +200,17 @@ def _finish() -> int:
     except BrokenPipeError:
         return console.drop_stdout()
     except OSError as error:
-        console.say(f"standard output: {error.strerror or error}")
-        console.drop_stdout()
-        return exit_status.FAILED
+        return _give_up_stdout(error)
     return exit_status.DONE
+
+
+def _give_up_stdout(error: OSError) -> int:
+    """Say why standard output cannot be written; return the exit status."""
+    from webdataset.cli import console  # noqa: PLC0415  as above
+
+    console.say(f"standard output: {error.strerror or error}")
+    console.drop_stdout()
+    return exit_status.FAILED
 
 
 def _report(error: BaseException) -> int:

@@ -5,7 +5,7 @@ table of decoders changes. A decoder never changes the sample it is given, and e
 field.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial as bound
 from typing import Any
 
@@ -110,6 +110,7 @@ class Decoder:
             DecodingError: a field does not decode; the cause is chained.
             UnsafeContent: a field's decoding would run code that is not allowed.
             MissingExtra: a field's format needs a package that is not installed.
+            UsageError: the sample is no dict.
         """
         if isinstance(sample, Document):
             return sample.decode_with(self)
@@ -135,6 +136,11 @@ class Decoder:
             error.locate(url=_metadata_text(sample, "__url__"), key=_metadata_text(sample, "__key__"), field=field)
             raise
         except Exception as error:  # handlers are users' code: whatever they raise is a failure of this field
+            if not isinstance(sample, Mapping):
+                raise UsageError(
+                    f"decode takes samples that are dicts, and got {type(sample).__name__}: "
+                    "write it before to_tuple, or any other stage that takes fields out"
+                ) from None
             raise _decoding_error(error, sample, field) from error
         return decoded
 

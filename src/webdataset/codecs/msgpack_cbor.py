@@ -167,13 +167,19 @@ def msgpack_loads(data: bytes) -> Any:
 
     Raises:
         MissingExtra: neither msgpack nor msgspec is installed.
+        DecodingError: lists and maps in one another, deeper than msgpack reads; or not msgpack.
         ValueError: not msgpack.
     """
     library = import_if_available("msgpack")
     if library is None:
         spec = _msgspec()
         return spec.decode(data, ext_hook=functools.partial(decode_msgpack_extension, extension=spec.Ext))
-    return library.unpackb(data, strict_map_key=False, ext_hook=msgpack_extensions())
+    try:
+        return library.unpackb(data, strict_map_key=False, ext_hook=msgpack_extensions())
+    except library.StackError as error:
+        raise DecodingError("lists and maps stand in one another deeper than msgpack reads") from error
+    except library.FormatError as error:
+        raise DecodingError("no msgpack: a byte that begins no value") from error
 
 
 @functools.cache

@@ -34,6 +34,7 @@ from webdataset.inspection.expression_values import (
     Scope,
     call_method,
     check_number,
+    describe_wrong_count,
     get_attribute,
     get_item,
     iterate_values,
@@ -291,6 +292,9 @@ class _Compiler:
             function = FUNCTIONS.get(node.func.id)
             if function is None:
                 raise self.refuse(node, f"there is no function {node.func.id!r}")
+            wrong = describe_wrong_count(node.func.id, len(arguments))
+            if wrong is not None:
+                raise self.refuse(node, wrong)
             return lambda scope: function(scope, *(argument(scope) for argument in arguments))
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in _METHODS:
             raise self.refuse(node, f"methods are {', '.join(_METHODS)} of texts")

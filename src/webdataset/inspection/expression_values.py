@@ -390,6 +390,26 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "all": _plain(all),
 }
 
+_ARGUMENTS: Final = {"size": (0, 1), "round": (1, 2), "like": (2, 2), "min": (1, None), "max": (1, None)}
+
+
+def describe_wrong_count(name: str, count: int) -> str | None:
+    """Return what is wrong with a call that has so many arguments; None where they fit.
+
+    Args:
+        name: of a function in :data:`FUNCTIONS`.
+        count: of the arguments.
+    """
+    least, most = _ARGUMENTS.get(name, (1, 1))
+    if count >= least and (most is None or count <= most):
+        return None
+    if most is None:
+        takes = f"at least {least}"
+    else:
+        takes = str(least) if least == most else f"{least} or {most}"
+    plural = "" if takes in ("1", "at least 1") else "s"
+    return f"{name}() takes {takes} argument{plural}, not {count}"
+
 
 def _is_scalar(value: Any) -> bool:
     if value is None or isinstance(value, int | float):

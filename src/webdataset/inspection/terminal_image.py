@@ -71,6 +71,9 @@ def _load_image(payload: bytes, most: tuple[int, int]) -> Any:
         with pillow.open(io.BytesIO(payload)) as image:
             image.draft("RGB", most)
             shown = image.convert("RGB")
+    except pillow.UnidentifiedImageError as error:
+        # Pillow says the address of the file object
+        raise DecodingError(message="the image cannot be decoded: its bytes are of no format that Pillow reads") from error
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise DecodingError(message=f"the image cannot be decoded: {error}") from error
     shown.thumbnail(most)

@@ -20,7 +20,8 @@ from webdataset.writing.compression import CompressedOutput, choose_compression,
 from webdataset.writing.outputs import open_output
 from webdataset.writing.tar_writer import GATHERED_BYTES, GATHERED_PIECES, ShardOutput
 
-_NUMBER = re.compile(r"%0?\d*d")
+_NUMBER = re.compile(r"%0?(\d*)d")
+_MOST_DIGITS = 20
 
 
 def name_numbered(target: str, number: int) -> str | None:
@@ -31,11 +32,16 @@ def name_numbered(target: str, number: int) -> str | None:
         number: of the file, from 0.
 
     Raises:
-        UsageError: a pattern with several numbers.
+        UsageError: a pattern with several numbers, or with a number that is wider than 20 digits.
     """
     numbers = _NUMBER.findall(target)
     if len(numbers) > 1:
         raise UsageError(f"the pattern {target!r} has several numbers: write one, such as out-%06d.tar")
+    # of a longer width, the name alone may take all memory; int() refuses thousands of digits
+    if numbers and (len(width := numbers[0].lstrip("0")) > 2 or int(width or 0) > _MOST_DIGITS):
+        raise UsageError(
+            f"the pattern {target!r} asks for a number of more than {_MOST_DIGITS} digits: write fewer, such as %06d"
+        )
     return _NUMBER.sub(lambda found: found[0] % number, target) if numbers else None
 
 

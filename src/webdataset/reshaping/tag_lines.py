@@ -15,7 +15,8 @@ _NAMED: Final = {"\a": "a", "\b": "b", "\t": "t", "\n": "n", "\v": "v", "\f": "f
 _LETTERS: Final = {letter: sign for sign, letter in _NAMED.items()}
 CONTROL: Final = re.compile(r"[\x00-\x1f\\\x7f-\x9f\u2028\u2029]")
 """What is escaped; no tag holds it."""
-_ESCAPE: Final = re.compile(r"\\(?:([abtnvfr\\])|([0-3][0-7]{2})|u(202[89])|)")
+# also what the commands escape where they print keys
+_ESCAPE: Final = re.compile(r"\\(?:([abtnvfr\\])|([0-3][0-7]{2})|u(200b|202[89a-e]|206[6-9]|dc[89][0-9a-f])|)")
 
 
 def escape_key(key: str) -> str:

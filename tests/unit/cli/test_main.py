@@ -125,11 +125,12 @@ def test_closed_pipe_ends_it_silently(shards):
     assert done.stderr == b""
 
 
-def test_full_disk_on_stdout_is_an_error(shards):
-    """Output that cannot be written is exit status 3, not success."""
+@pytest.mark.parametrize("arguments", ["ls s-0.tar", "--help", "--version", "ls --help"])
+def test_full_disk_on_stdout_is_an_error(shards, arguments):
+    """Output that cannot be written, help and version too, is exit status 3, not success."""
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    done = shell("wds ls s-0.tar > /dev/full", shards)
+    done = shell(f"wds {arguments} > /dev/full", shards)
     assert done.returncode == exit_status.FAILED
     assert b"No space left" in done.stderr
     assert b"Traceback" not in done.stderr
@@ -158,6 +159,41 @@ def test_terminal_gets_no_control_characters(tmp_path):
         text = _read_terminal(master)
     assert text == b"\\033[31mred\\n\ttxt\r\n"
     assert b'"\\u001b[31mred\\n"' in run_wds("ls", "--json", "evil.tar", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("latin-1", b"\xe9\ttxt\n\\u4e2d\ttxt\n\\udcff\ttxt\n"),
+        ("ascii", b"\\xe9\ttxt\n\\u4e2d\ttxt\n\\udcff\ttxt\n"),
+        ("utf8", "\u00e9\ttxt\n\u4e2d\ttxt\n".encode() + b"\xff\ttxt\n"),
+    ],
+)
+def test_stdout_that_cannot_hold_a_name_gets_escapes(tmp_path, encoding, shown):
+    """Where standard output is not UTF-8, what its encoding lacks is escaped; UTF-8 output keeps the bytes."""
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([(f"{key}.txt", b"x") for key in ("\u00e9", "\u4e2d", "\udcff")]))
+    assert run_wds("ls", "s.tar", cwd=tmp_path, PYTHONIOENCODING=encoding).stdout == shown
+
+
+HIDDEN = "\u200b\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\udc80\udc9f\x9b"
+
+
+def test_names_seem_no_other_names(tmp_path):
+    """Raw control bytes and characters that hide or reorder others are escaped; as a list of tags they are read back."""
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([(f"a{sign}b.txt", b"x") for sign in HIDDEN]))
+    lines = run_wds("ls", "s.tar", cwd=tmp_path).stdout
+    assert lines.splitlines() == [
+        b"a" + (b"\\233" if sign == "\x9b" else b"\\u%x" % ord(sign)) + b"b\ttxt" for sign in HIDDEN
+    ]
+    run_wds("select", "--keys", "-", "-o", "new.tar", "s.tar", cwd=tmp_path, stdin=lines)
+    assert run_wds("ls", "new.tar", cwd=tmp_path).stdout == lines
+
+
+def test_lone_surrogates_in_a_document_are_escaped(tmp_path):
+    """JSON may say half a character, or what would be written as a control byte: both come as escapes."""
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([("a.json", rb'{"a": "\ud800 \udc9b"}')]))
+    for command in ("show", "head"):
+        assert rb"\ud800 \udc9b" in run_wds(command, "s.tar", cwd=tmp_path).stdout
 
 
 def _read_terminal(master):

@@ -386,3 +386,10 @@ def test_formats_may_be_named_in_one_word_list():
     assert pickle.loads(pickle.dumps(Decoder("yaml")))(sample)["yaml"] == ["a"]
     with pytest.raises(UsageError, match="name an image spec too"):
         Decoder("avif")
+
+
+@pytest.mark.parametrize("sample", [(b"1", b"2"), [b"1"], b"1"])
+def test_what_is_no_dict_is_refused(sample):
+    """Tuples, as after to_tuple, have no names to decode by: the error says where decode stands."""
+    with pytest.raises(UsageError, match="decode takes samples that are dicts, and got .*: write it before to_tuple"):
+        Decoder().decode(sample)

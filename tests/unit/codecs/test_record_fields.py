@@ -186,6 +186,17 @@ def test_whole_values_only(field):
         decoded(field, data + b"\x01")
 
 
+@pytest.mark.parametrize(
+    ("data", "said"), [(b"\x91" * 100_000, "deeper than msgpack reads"), (b"\xc1", "no msgpack: a byte")]
+)
+def test_what_msgpack_refuses_without_words_is_said(data, said):
+    """The package raises errors without a text; ours say what is wrong, and chain them."""
+    with pytest.raises(DecodingError, match=said) as caught:
+        decoded("msgpack", data)
+    assert isinstance(caught.value.__cause__, (msgpack.StackError, msgpack.FormatError))
+    assert caught.value.field == "msgpack"
+
+
 def test_without_the_msgpack_package(monkeypatch):
     """With msgspec alone the same is read and written, arrays included."""
     pytest.importorskip("msgspec")

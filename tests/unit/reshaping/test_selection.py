@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from webdataset.core.errors import DuplicateField, MissingField, SampleError, UsageError
 from webdataset.reshaping.join import join_samples
-from webdataset.reshaping.raw_writer import RawShardSeries, RawShardWriter, write_evenly
+from webdataset.reshaping.raw_writer import RawShardSeries, RawShardWriter, name_numbered, write_evenly
 from webdataset.reshaping.selection import Selection
 from webdataset.samples.raw_samples import read_samples
 from webdataset.testing import archives
@@ -146,3 +146,11 @@ def test_patterns_are_checked(tmp_path):
         RawShardSeries("out.tar", max_samples=3)
     with pytest.raises(UsageError, match="several numbers"):
         RawShardSeries("%d-%d.tar")
+
+
+@pytest.mark.parametrize("width", ["21", "021", "99999999999", "9" * 5000])
+def test_the_width_of_a_number_is_bounded(width):
+    """A width that would take all memory is a wrong pattern; 20 digits hold every number."""
+    with pytest.raises(UsageError, match="more than 20 digits: write fewer"):
+        RawShardSeries(f"s-%{width}d.tar")
+    assert name_numbered("s-%020d.tar", 7) == f"s-{7:020}.tar"
