@@ -35,7 +35,7 @@ _NONE: Any = object()
 
 
 def whole_number(size: float, name: str) -> int:
-    """Return a number of items; programs write ``1e4`` and ``count / 4`` for one.
+    """Return a number of items as an int; programs write ``1e4`` and ``count / 4`` for one.
 
     Args:
         size: the number; a fraction is rounded up.
@@ -211,7 +211,8 @@ class Shuffle(PassThroughStage):
     name = "shuffle"
 
     def __init__(self, bufsize: float = 1000, initial: float = 100, rng: Rng | None = None, seed: Seed = None) -> None:
-        self.bufsize, self.initial = whole_number(bufsize, "bufsize"), whole_number(initial, "initial")
+        self.bufsize = bufsize if isinstance(bufsize, int) else whole_number(bufsize, "bufsize")
+        self.initial = initial if isinstance(initial, int) else whole_number(initial, "initial")
         self.rng = rng
         self.seed = seed
 
