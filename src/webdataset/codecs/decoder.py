@@ -293,12 +293,12 @@ def _text_if_utf8(data: bytes) -> str | bytes:
         return data
 
 
-def _metadata_text(sample: Sample, name: str) -> str | None:
+def _metadata_text(sample: Mapping[str, object], name: str) -> str | None:
     value = sample.get(name)
     return None if value is None else str(value)
 
 
-def _decoding_error(error: Exception, sample: Sample, field: str) -> DecodingError | UsageError:
+def _decoding_error(error: Exception, sample: object, field: str) -> DecodingError | UsageError:
     if not isinstance(sample, Mapping):
         return UsageError(
             f"decode takes samples that are dicts, and got {type(sample).__name__}: "
