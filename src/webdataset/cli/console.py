@@ -2,7 +2,8 @@
 
 Results are written as text lines, JSON lines or bytes. Progress appears only where standard error is a terminal: by
 rich where it is installed and ``NO_COLOR`` and ``TERM`` allow it, else as one line of plain text. Warnings and errors
-are always written. Control characters in names, and those that hide or reorder others, never reach a terminal; JSON keeps names exactly.
+are always written. Control characters in names, and those that hide or reorder others, never reach a terminal; JSON
+keeps names exactly.
 """
 
 import codecs

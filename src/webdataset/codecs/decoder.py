@@ -136,11 +136,6 @@ class Decoder:
             error.locate(url=_metadata_text(sample, "__url__"), key=_metadata_text(sample, "__key__"), field=field)
             raise
         except Exception as error:  # handlers are users' code: whatever they raise is a failure of this field
-            if not isinstance(sample, Mapping):
-                raise UsageError(
-                    f"decode takes samples that are dicts, and got {type(sample).__name__}: "
-                    "write it before to_tuple, or any other stage that takes fields out"
-                ) from None
             raise _decoding_error(error, sample, field) from error
         return decoded
 
@@ -298,12 +293,17 @@ def _text_if_utf8(data: bytes) -> str | bytes:
         return data
 
 
-def _metadata_text(sample: Sample, name: str) -> str | None:
+def _metadata_text(sample: Mapping[str, object], name: str) -> str | None:
     value = sample.get(name)
     return None if value is None else str(value)
 
 
-def _decoding_error(error: Exception, sample: Sample, field: str) -> DecodingError:
+def _decoding_error(error: Exception, sample: object, field: str) -> DecodingError | UsageError:
+    if not isinstance(sample, Mapping):
+        return UsageError(
+            f"decode takes samples that are dicts, and got {type(sample).__name__}: "
+            "write it before to_tuple, or any other stage that takes fields out"
+        )
     return DecodingError(
         _metadata_text(sample, "__url__"),
         _metadata_text(sample, "__key__"),

@@ -403,10 +403,7 @@ def describe_wrong_count(name: str, count: int) -> str | None:
     least, most = _ARGUMENTS.get(name, (1, 1))
     if count >= least and (most is None or count <= most):
         return None
-    if most is None:
-        takes = f"at least {least}"
-    else:
-        takes = str(least) if least == most else f"{least} or {most}"
+    takes = {None: f"at least {least}", least: f"{least}"}.get(most, f"{least} or {most}")
     plural = "" if takes in ("1", "at least 1") else "s"
     return f"{name}() takes {takes} argument{plural}, not {count}"
 

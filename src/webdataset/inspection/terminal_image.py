@@ -73,7 +73,7 @@ def _load_image(payload: bytes, most: tuple[int, int]) -> Any:
             shown = image.convert("RGB")
     except pillow.UnidentifiedImageError as error:
         # Pillow says the address of the file object
-        raise DecodingError(message="the image cannot be decoded: its bytes are of no format that Pillow reads") from error
+        raise DecodingError(message="the image cannot be decoded: no format that Pillow reads") from error
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise DecodingError(message=f"the image cannot be decoded: {error}") from error
     shown.thumbnail(most)

@@ -179,7 +179,7 @@ HIDDEN = "\u200b\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u20
 
 
 def test_names_seem_no_other_names(tmp_path):
-    """Raw control bytes and characters that hide or reorder others are escaped; as a list of tags they are read back."""
+    """Raw control bytes and signs that hide or reorder others are escaped; as a list of tags they are read back."""
     (tmp_path / "s.tar").write_bytes(archives.by_hand([(f"a{sign}b.txt", b"x") for sign in HIDDEN]))
     lines = run_wds("ls", "s.tar", cwd=tmp_path).stdout
     assert lines.splitlines() == [
