@@ -166,8 +166,8 @@ class WebLoader(DataPipeline, FluidInterface):
             super().set_epoch(dataset.chosen_epoch)
             dataset.chosen_epoch = None
         if self.seed is None and self._lent is None and isinstance(dataset, ElasticMixin):
-            # one seed for all epochs of this loader: a state names it
-            self._lent = choose_seeds(None)
+            # one seed for all epochs of this loader: a state names it, and may have named it before
+            self._lent = dataset._lent or choose_seeds(None)  # noqa: SLF001  of one design
         run = super()._begin()
         self.chosen_epoch = None
         return run
@@ -244,7 +244,7 @@ class WebLoader(DataPipeline, FluidInterface):
         the end of an epoch, it is the beginning of the next one.
 
         Raises:
-            UsageError: the dataset is not elastic.
+            UsageError: the dataset is not elastic, or a function of yours after the loader may hold items.
             FlowError: a stage's state cannot be written down.
         """
         loader = self._loader()
@@ -252,6 +252,11 @@ class WebLoader(DataPipeline, FluidInterface):
             return self._make_loader_state(dict(loader.state_dict()))
         here, running = process_context(), self._running
         loop = running.pending if running.loop is None else running.loop.snapshot()
+        if loop is not None and loop["flow"]["first"]:
+            raise UsageError(
+                "a function from an iterator to an iterator after a loader holds items that no state can name: compose "
+                "it into the dataset, in front of elastic()"
+            )
         fresh = None if loop is not None else self._fresh(loader.state_dict(), self.epoch)
         return add_sum(
             {

@@ -306,7 +306,9 @@ class ElasticAdapter:
     def begin(self, epoch: int, state: Json) -> EpochStart:
         """Return where an epoch begins, or continues."""
         here = worker_context()
-        # one seed for all epochs: a state of the first one is that of what follows
+        # one seed for all epochs: a state of the first one is that of what follows, and of what is resumed from it
+        if state is not None and self.dataset.seed is None:
+            self.dataset._lent = state["seed"], state["seed"]  # noqa: SLF001  as where the dataset itself takes it up
         self.dataset.choose_seed()
         dataset = copy.copy(self.dataset)
         dataset.set_epoch(epoch)

@@ -128,6 +128,7 @@ class Grouper:
             self._restart()
         self._stamp = stamp
         self.stamped = frozenset(("__key__", *stamp)) if stamp else _UNSTAMPED
+        self._raised: Exception | None = None
         self._sample: Sample | None = None
         self._key: str | None = None
         self._prefix = "\0"
@@ -166,11 +167,14 @@ class Grouper:
         """Key of the sample in progress, or None."""
         return self._key if self._sample is not None else None
 
-    def add(self, members: list[Member], first: int = 0) -> list[Sample]:
+    def add(self, members: list[Member], first: int = 0) -> list[Sample]:  # noqa: C901  hot path
         """Group members, from index ``first`` on; return the samples that are complete: all but the one in progress.
 
         Stops at a duplicate under ``error``; then ``fault`` says so, and ``add(members, taken)`` continues after it.
+        What a rule for names raises comes after the samples before: from the next call, or from :meth:`close`.
         """
+        if self._raised is not None:
+            raise self._raised
         done: list[Sample] = []
         self.offsets = []
         self.fault = None
@@ -198,7 +202,15 @@ class Grouper:
                     skip = dot + 1
                     continue
             self._sample = sample
-            if not self._longer(name, payload, offset, done):
+            try:
+                taken = self._longer(name, payload, offset, done)
+            except Exception as error:
+                if not done:
+                    raise
+                # what is complete is given first: the next call raises
+                self._raised = error
+                break
+            if not taken:
                 self.taken = members.index((name, payload, offset), first) + 1
                 break
             sample, prefix = self._sample, self._prefix
@@ -312,7 +324,9 @@ class Grouper:
             self._prefix = "\0"
 
     def close(self) -> list[Sample]:
-        """End the shard and return its last sample, if there is one."""
+        """End the shard and return its last sample, if there is one; or raise what a rule for names raised."""
+        if self._raised is not None:
+            raise self._raised
         done: list[Sample] = []
         self.offsets = []
         self._flush(done)

@@ -93,7 +93,8 @@ class Position:
     def identity(self) -> ShardIdentity:
         """Return which object the present shard is read from."""
         if self._identity is None:
-            found = ShardIdentity.of(*stream_identity(getattr(self.reader, "stream", None)))
+            opened = getattr(self.reader, "opened", None)
+            found = ShardIdentity.of(*(opened or stream_identity(getattr(self.reader, "stream", None))))
             if found.size is None:
                 return found
             self._identity = found

@@ -88,6 +88,9 @@ def warn_trailing(url: str, decompressor: Decompressor) -> None:
         )
 
 
+_FOREIGN = (io.FileIO, io.BufferedReader, io.BufferedRandom, io.BytesIO)
+
+
 class SampleListReader(Protocol):
     """One shard being read."""
 
@@ -208,9 +211,11 @@ class ShardReader:
         self._compression: str | None = None
         # what comes now are the shard's last samples
         self._ended = False
-        # files that other code opened do not look after themselves
-        foreign = type(getattr(self.stream, "kept", self.stream)) in (io.FileIO, io.BufferedReader)
-        self._opened = stream_identity(self.stream) if foreign else None
+        # files that other code opened do not look after themselves, and tell nothing once they are closed
+        foreign = isinstance(getattr(self.stream, "kept", self.stream), _FOREIGN) and not hasattr(
+            self.stream, "identity"
+        )
+        self.opened = stream_identity(self.stream) if foreign else None
         self._watch: Watch | None = None
         # one that is resumed cannot be observed whole
         if reading.observer is not None and not self._start:
@@ -400,7 +405,7 @@ class ShardReader:
                 if not scanner.waiting:
                     break
                 lists.append(scanner.feed_waiting())
-        if self._opened is not None and stream_identity(self.stream) != self._opened:
+        if self.opened is not None and stream_identity(self.stream) != self.opened:
             raise errors.ShardChanged("the file was overwritten while it was being read: read it again")
         ended = scanner.finish()
         if scanner.error is not None:

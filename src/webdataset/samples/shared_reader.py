@@ -501,6 +501,11 @@ class StreamReader:
         return getattr(self._own or self.shared.reader, "stream", None)
 
     @property
+    def opened(self) -> tuple[int | None, str | None] | None:
+        """Which object is read, where its stream does not tell once it is closed."""
+        return getattr(self._own or self.shared.reader, "opened", None)
+
+    @property
     def rising(self) -> bool:
         """Whether the keys of the shard rise, up to the samples given last."""
         return self._rising if self._own is None else bool(self._own.rising)

@@ -150,9 +150,8 @@ class SavedPosition:
         Raises:
             StateMismatch: it has another size.
         """
-        compare_identities(
-            str(shard["url"]), self.identity, ShardIdentity.of(*stream_identity(shard["stream"])), warned
-        )
+        found = getattr(shard.get("reader"), "opened", None) or stream_identity(shard["stream"])
+        compare_identities(str(shard["url"]), self.identity, ShardIdentity.of(*found), warned)
 
     def check_key(self, url: str, sample: Sample) -> None:
         """Compare the sample at the saved place with the one that was given.
@@ -328,7 +327,8 @@ class ReadShards(Stage):
         if sample is None or state.position.shard != first.get("number", saved.start.shard):
             raise changed_shard_error(url, f"it ends before byte {saved.start.offset}")
         saved.check_key(url, sample)
-        saved.check_identity({"url": url, "stream": state.position.reader.stream}, state.warned)
+        reader = state.position.reader
+        saved.check_identity({"url": url, "stream": reader.stream, "reader": reader}, state.warned)
         going = True
         return samples
 
