@@ -273,6 +273,52 @@ def test_class_labels_and_files(tmp_path):
     assert told == ["row 0"]
 
 
+def files_of(*paths):
+    """A table whose files have paths and no bytes."""
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    return pa.table({"image": pa.array([{"bytes": None, "path": path} for path in paths], kind)})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "pipe:echo made", "./pipe:echo made", ".//pipe:echo made", "PIPE:echo made", "-", "./-", "{there}/secret.png",
+        "//{there}/secret.png", "../secret.png", "sub/../../secret.png", "..\\secret.png", "file:{there}/secret.png",
+        "file:secret.png", "http://127.0.0.1:9/a.png", "odd://a/b.png", "",
+    ],
+)  # fmt: skip
+def test_cells_name_files_beside_the_table_only(path, tmp_path, monkeypatch):
+    """A cell of a table is data: it names neither a command, nor a url, nor a file outside of the table's folder."""
+    there, here = tmp_path, tmp_path / "here"
+    here.mkdir()
+    (there / "secret.png").write_bytes(PNG)
+    (here / "secret.png").write_bytes(PNG)
+    monkeypatch.chdir(here)
+    pq.write_table(files_of(path.format(there=there)), "x.parquet")
+    for url in ("x.parquet", str(here / "x.parquet")):
+        with pytest.raises(SampleError, match="row 0: the column 'image' names .* WDS_TRUST=full"):
+            list(RowConverter().convert(read_table(url, "parquet", RowConverter())))
+
+
+def test_files_below_the_table_are_read(tmp_path, monkeypatch):
+    """Files in folders beside the table are read, also where a name has a colon."""
+    (tmp_path / "sub").mkdir()
+    for name in ("sub/a.png", "b:1.png"):
+        (tmp_path / name).write_bytes(PNG)
+    monkeypatch.chdir(tmp_path)
+    assert len(convert(files_of("sub/a.png", "./sub//a.png", "b:1.png"), tmp_path)) == 3
+
+
+def test_full_trust_follows_cells_anywhere(tmp_path, monkeypatch):
+    """Under full trust a cell names any file and command, as tables of 'datasets' name files of its cache."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "a.png").write_bytes(PNG)
+    monkeypatch.setenv("WDS_TRUST", "full")
+    table = files_of(str(tmp_path / "a.png"), "../a.png", "pipe:echo made")
+    found = [fields for _, fields in convert(table, tmp_path / "here")]
+    assert found == [{"image.png": PNG}, {"image.png": PNG}, {"image.bin": b"made\n"}]
+
+
 def write(samples, path, kind="parquet", infer=1000, raw=False, **options):
     """Write samples to a table; return it as pyarrow reads it."""
     columns, rest = infer_columns(samples, infer, raw=raw)
