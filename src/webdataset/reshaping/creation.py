@@ -2,7 +2,8 @@
 
 * A folder: each file is a member, named by its path in the folder; files of one key are a sample.
 * A table (CSV, TSV, JSON lines): each row is a sample. A column is a field of its name; ``@jpg`` holds the name of the
-  file that becomes the field ``jpg``; ``__key__`` is the key, without which rows are numbered.
+  file that becomes the field ``jpg``, a path, url or ``text:...``; ``__key__`` is the key, without which rows are
+  numbered.
 * A recipe: each line is a member: its name, blanks, and where its bytes come from: a path or url, ``text:...`` or
   ``pipe:command``, as ``tarp create`` has them.
 
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from webdataset.core.errors import FormatError, SampleError, UsageError
+from webdataset.core.redaction import redact
+from webdataset.core.trust import trust_level
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.raw_samples import RawMember, RawSample
 from webdataset.shards.expand import walk_folder
@@ -128,6 +131,24 @@ def _locate(place: str, base: str | None, source: str) -> str:
     return place if place.startswith("text:") else check_document_url(join_url(base, place), source)
 
 
+def _locate_cell(place: str, base: str | None, source: str, line: int) -> str:
+    """Return where a cell of a table says that bytes are: a file or url, and a command only under full trust.
+
+    Raises:
+        FormatError: the cell names a command or the standard input.
+        UnsafeSpec: as :func:`_locate`.
+    """
+    found = _locate(place, base, source)
+    # a table is data, often of other people's making; a recipe is a program that the user wrote
+    if (found == "-" or found[:5].lower() == "pipe:") and trust_level() != "full":
+        raise FormatError(
+            f"line {line} names {redact(place)[:200]!r}: cells of tables name files and urls, neither commands nor '-'. "
+            "Write a recipe (NAME pipe:COMMAND), or set WDS_TRUST=full if you trust the table",
+            url=source,
+        )
+    return found
+
+
 def _read_recipe(source: str, base: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(_read_lines(source), 1):
         if not line.strip():
@@ -165,7 +186,7 @@ def _read_rows(source: str, kind: Kind, base: str | None) -> Iterator[RawSample]
             name = f"{key}.{field}"
             if _split_name(name, source) != (key, field) or field.lower() in members:
                 raise SampleError(f"{field!r} in line {line} cannot be a field of the key {key!r}", url=source)
-            payload = _read_place(_locate(str(value), base, source)) if column != field else _encode(value)
+            payload = _read_place(_locate_cell(str(value), base, source, line)) if column != field else _encode(value)
             members[field.lower()] = make_member(name, payload)
         if not members:
             raise FormatError(f"line {line} has no field", url=source)
