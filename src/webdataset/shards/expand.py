@@ -181,10 +181,10 @@ def substitute_environment(text: str) -> str:
 def _expand_text(text: str, storage_options: object = None) -> list[str]:
     """Expand braces and wildcards, unless a file of just this name exists."""
     if not _BRACES.search(text):
-        return _expand_wildcards(text, storage_options)
+        return expand_name(text, storage_options)
     if os.path.lexists(text):
         return [text]
-    return [match for url in expand_braces(text) for match in _expand_wildcards(url, storage_options)]
+    return [match for url in expand_braces(text) for match in expand_name(url, storage_options)]
 
 
 def expand_braces(text: str, most: int = MOST_NAMES) -> list[str]:
@@ -245,8 +245,17 @@ def _range_length(first: str, last: str) -> int:
     return abs(int(first) - int(last)) + 1
 
 
-def _expand_wildcards(url: str, storage_options: object = None) -> list[str]:
-    """Return what a text with wildcards, or a folder of a store, stands for; any other text as it is."""
+def expand_name(url: str, storage_options: object = None) -> list[str]:
+    """Return what a text with wildcards, or a folder of a store, stands for; any other text as it is.
+
+    Args:
+        url: nothing else in it is expanded.
+        storage_options: what objects are listed with.
+
+    Raises:
+        SourceError: objects cannot be listed, or a folder has none.
+        UsageError: the environment rewrites it to what cannot be named.
+    """
     if not url.endswith("/") and not _WILD.search(_LISTS.sub("", url)):
         return [url]
     target = rewrite_url(url)

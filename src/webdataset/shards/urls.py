@@ -139,7 +139,8 @@ def check_document_url(url: str, document: str | None, *, level: str | None = No
         if kind and not (kind is _MACHINE and _is_same_server(name, document)):
             raise UnsafeSpec(
                 f"{redact(document or 'this document')} came over the network and names {kind}, {redact(name)!r}: "
-                "it may name urls only, of the web and of stores. Pass trust='full' if you trust its author",
+                "it may name urls only, of the web and of stores. Pass trust='full', or set WDS_TRUST=full, if you trust "
+                "its author",
                 url=url,
             )
     return url
