@@ -89,10 +89,15 @@ def _expand(argument: str, options: Any, split: str | None, depth: int) -> list[
         return _expand_list(argument[1:], options, split, depth)
     if _is_directory(argument):
         return _list_directory(argument)
-    if argument.lower().endswith(_SPECS):
-        return _expand_spec(argument, split)
     from webdataset.shards.expand import expand_urls  # noqa: PLC0415  loaded when there is something to expand
+    from webdataset.shards.urls import find_literal  # noqa: PLC0415  likewise
 
+    # the shell's wildcards give names of files, and files may be called like commands
+    literal = find_literal(argument)
+    if argument.lower().endswith(_SPECS):
+        return _expand_spec(literal or argument, split)
+    if literal is not None:
+        return [literal]
     return _choose_shards(expand_urls(argument, storage_options=options), folder=argument.endswith("/"))
 
 
@@ -201,9 +206,10 @@ def _list_directory(name: str) -> list[str]:
         SourceError: a folder in it cannot be listed.
     """
     from webdataset.shards.expand import walk_folder  # noqa: PLC0415  loaded when there is something to expand
+    from webdataset.shards.urls import literal_path  # noqa: PLC0415  likewise
 
     found = [
-        str(Path(folder, file))
+        literal_path(str(Path(folder, file)))
         for folder, files in walk_folder(name)
         for file in files
         if file.lower().endswith(ENDINGS) and not file.startswith(".")

@@ -27,7 +27,7 @@ from webdataset.reshaping.field_values import (
     guess_extension,
     last_extension,
 )
-from webdataset.shards.urls import check_document_url, is_url, join_url, parent_folder
+from webdataset.shards.urls import check_document_url, is_url, join_url, literal_path, parent_folder
 from webdataset.storage.open_url import open_stream, open_url
 from webdataset.storage.random_access import RangeFile, open_ranges
 
@@ -378,7 +378,9 @@ def find_folder_files(folder: str, split: str | None) -> tuple[list[str], Featur
         chosen = split or ("train" if "train" in names else names[0] if len(names) == 1 else None)
         if chosen not in names:
             raise UsageError(f"the dataset has the splits {', '.join(names)}: name one with --split", url=folder)
-        place /= str(chosen)
+        if chosen != os.path.basename(chosen or "") or chosen in ("", ".", ".."):  # noqa: PTH119
+            raise FormatError(f"dataset_dict.json names no split of this folder: {chosen!r}", url=folder)
+        place /= chosen
     elif split is not None and (place / "state.json").is_file():
         raise UsageError("this dataset has no splits: leave out --split", url=folder)
     if not (place / "state.json").is_file():
@@ -392,7 +394,7 @@ def find_folder_files(folder: str, split: str | None) -> tuple[list[str], Featur
     if state.get("_indices_data_files"):
         raise FormatError("rows are chosen by an indices file: call flatten_indices() and save it again", url=folder)
     features = info.get("features")
-    return [str(place / name) for name in listed], features if isinstance(features, dict) else {}
+    return [literal_path(str(place / name)) for name in listed], features if isinstance(features, dict) else {}
 
 
 def _load_document(path: Path) -> dict[str, object]:

@@ -18,6 +18,7 @@ from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.shards.lazy_urls import LAZY_FROM, BraceText, LazyUrls
+from webdataset.shards.urls import literal_path
 from webdataset.storage.open_url import is_local, rewrite_url
 from webdataset.storage.streams import path_of
 
@@ -44,8 +45,8 @@ def expand_urls(urls: object, *, storage_options: object = None) -> list[Any]:
         urls: one text or path, or an iterable of texts, paths and open binary files, or one open binary file. A
             text is split at ``::``; ``${NAME}`` becomes the environment variable ``WDS_NAME``; ``{000..099}`` and
             ``{a,b}`` expand; ``*``, ``?`` and ``[…]`` match local files and S3 objects, in sorted order, unless a
-            file of just that name exists; a name that matches nothing stays as it is, and so do brackets with
-            commas (``[rgb,tok]``). ``s3://bucket/folder/`` stands for all objects under it. Urls that the
+            file of just that name exists; a file whose name looks like a url (``pipe:…``) is found as ``./pipe:…``; a
+            name that matches nothing stays as it is, and so do brackets with commas (``[rgb,tok]``). ``s3://bucket/folder/`` stands for all objects under it. Urls that the
             environment rewrites stand for what is there in place of them, by the names that lead to it.
             An iterable is taken as it stands, braces and all.
         storage_options: what S3 objects are listed with; see :func:`webdataset.config.profile_for`.
@@ -295,15 +296,17 @@ def _find_matches(target: str, storage_options: object) -> list[str] | None:
 
     # glob takes a bracket in brackets literally
     pattern = _LISTS.sub(lambda names: f"[[]{names[0][1:]}", pattern)
-    return sorted(glob.glob(pattern, recursive=True)) or None  # noqa: PTH207  takes absolute patterns
+    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  takes absolute patterns
+    # the names of files are data: none of them is a url or command
+    return list(map(literal_path, found)) or None
 
 
 def _restore_urls(url: str, target: str, found: list[str]) -> list[str]:
     """Return the urls that the environment rewrites to what was found: opening them rewrites them again."""
     written, led = (_WILD.split(text, maxsplit=1)[0] for text in (url, target))
     led = path_of(led) if led[:5].lower() == "file:" else led
-    names = [written + name[len(led) :] for name in found]
-    if all(map(_leads_to, names, found)):
+    names = [written + name[len(led) :] for name in found if name.startswith(led)]
+    if len(names) == len(found) and all(map(_leads_to, names, found)):
         return names
     if all(map(_leads_to, found, found)):
         return found
@@ -330,12 +333,13 @@ def fnmatch_with_braces(filename: str, pattern: str) -> bool:
 
 
 def glob_with_braces(pattern: str) -> list[str]:
-    """Return the files that match a pattern, each once, in sorted order.
+    """Return the files that match a pattern, each once, in sorted order; ``./`` stands before one that looks like a url.
 
     Args:
         pattern: with ``*``, ``?``, ``[…]``, and braces for alternatives.
     """
-    return sorted({path for each in expand_braces(pattern) for path in glob.glob(each)})  # noqa: PTH207  absolute patterns
+    found = {path for each in expand_braces(pattern) for path in glob.glob(each)}  # noqa: PTH207  absolute patterns
+    return list(map(literal_path, sorted(found)))
 
 
 def envlookup(m: re.Match[str]) -> str:

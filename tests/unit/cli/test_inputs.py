@@ -43,6 +43,29 @@ def test_directory_gives_its_shards_sorted(here):
     assert urls("deep") == ["deep/more/u.tgz", "deep/t.tar.gz"]
 
 
+@pytest.mark.parametrize("argument", [".", "*.tar", "spec.json", None])
+def test_names_of_found_files_are_no_commands(here, argument):
+    """Files that are called like commands are read as files: in a directory, by wildcards, from a specification."""
+    folder = here / "odd"
+    folder.mkdir()
+    names = ["-x.tar", "@x.tar", "a::b.tar", "a{1,2}.tar", "pipe:touch made; cat *.tar"]
+    for name in names:
+        (folder / name).write_bytes(SHARD)
+    (folder / "spec.json").write_text(json.dumps({"version": 1, "sources": ["*.tar"]}))
+    # the shell gives names as they are
+    arguments = [argument] if argument else [f"./{name}" if name[0] == "-" else name for name in names]
+    assert run_wds("ls", *arguments, cwd=folder).stdout.count(b"\n") == 2 * len(names)
+    assert sorted(each.name for each in folder.iterdir()) == sorted([*names, "spec.json"])
+
+
+def test_directories_and_specifications_that_look_like_urls(here):
+    """A name that is there is a file or folder also where it would be a url, or several."""
+    (here / "pipe:d").mkdir()
+    (here / "pipe:d/x.tar").write_bytes(SHARD)
+    (here / "pipe:s.json").write_text(json.dumps({"version": 1, "sources": ["s-0.tar"]}))
+    assert urls("pipe:d", "pipe:s.json") == ["./pipe:d/x.tar", "s-0.tar"]
+
+
 def test_directory_without_shards_is_an_error(here):
     """A directory that holds none is refused rather than taken as nothing."""
     (here / "empty").mkdir()

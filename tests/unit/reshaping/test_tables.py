@@ -4,6 +4,7 @@ import json
 import struct
 import tracemalloc
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyarrow import feather
 from webdataset.codecs.msgpack_cbor import msgpack_loads
 from webdataset.codecs.numpy_arrays import npy_dumps, npy_loads
 from webdataset.core.errors import AlreadyExists, FormatError, NotFound, SampleError, UsageError, WebDatasetError
+from webdataset.reshaping.conversion import Conversion
 from webdataset.reshaping.creation import make_member
 from webdataset.reshaping.field_values import RowConverter
 from webdataset.reshaping.table_reading import read_hf_dataset, read_table
@@ -499,6 +501,34 @@ def test_hf_splits_and_hostile_documents(tmp_path):
         (tmp_path / "train" / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
         with pytest.raises(FormatError, match="no Arrow files"):
             list(read_hf_dataset(str(tmp_path), None, RowConverter()))
+
+
+def test_hf_documents_name_no_commands(tmp_path, monkeypatch):
+    """Files and splits that the documents of a dataset name are files and folders in it, whatever they are called."""
+    monkeypatch.chdir(tmp_path)
+    write_hf_folder([sample("k", cls=b"1")], infer_columns([sample("k", cls=b"1")])[0], "d")
+    monkeypatch.chdir(tmp_path / "d")
+    name = "pipe:touch made; cat data-00000-of-00001.arrow"
+    Path("state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+    with pytest.raises(NotFound):
+        list(read_hf_dataset(".", None, RowConverter()))
+    assert not Path("made").exists()
+    Path("data-00000-of-00001.arrow").rename(name)
+    assert len(list(read_hf_dataset(".", None, RowConverter()))) == 1
+    for split in ("../d", "/d", ".", ""):
+        Path("dataset_dict.json").write_text(json.dumps({"splits": [split]}))
+        with pytest.raises(FormatError, match="no split of this folder"):
+            list(read_hf_dataset(".", None, RowConverter()))
+
+
+def test_tables_called_like_commands(tmp_path, monkeypatch):
+    """A table whose name looks like a command is read as a file, in a folder and where it is named."""
+    monkeypatch.chdir(tmp_path)
+    name = "pipe:touch made; cat x.parquet"
+    pq.write_table(pa.table({"cls": [1]}), tmp_path / name)
+    for source in (".", name):
+        assert len(list(Conversion(RowConverter()).read([source]))) == 1
+    assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
 def test_memory_is_bounded(tmp_path):
