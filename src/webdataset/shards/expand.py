@@ -8,6 +8,7 @@ import fnmatch
 import glob
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -112,13 +113,15 @@ def _guard_colons(address: re.Match[str]) -> str:
     return address[0].replace("::", "\0")
 
 
-def walk_folder(folder: str) -> Iterator[tuple[str, list[str]]]:
+def walk_folder(folder: str, *, warn: bool = True) -> Iterator[tuple[str, list[str]]]:
     """Yield a folder and each one below it, with the names of its files, in sorted order.
 
-    Links to folders are followed, but for those that lead to a folder they stand in.
+    Links to folders are followed, but for those that lead to a folder they stand in. Pipes, sockets and devices are
+    left out: reading one would wait without end.
 
     Args:
         folder: its path.
+        warn: say at the end how many were left out.
 
     Raises:
         SourceError: a folder cannot be listed.
@@ -127,13 +130,32 @@ def walk_folder(folder: str) -> Iterator[tuple[str, list[str]]]:
     def refuse(error: OSError) -> None:
         raise SourceError(f"this folder cannot be listed: {error.strerror}", url=str(error.filename)) from error
 
+    left_out: list[str] = []
     above: dict[str, tuple[str, ...]] = {folder: ()}
     for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
         entered = (*above.pop(place), os.path.realpath(place))
         inside = {name: os.path.join(place, name) for name in sorted(folders)}  # noqa: PTH118  bytes of names stay
         folders[:] = [name for name, path in inside.items() if os.path.realpath(path) not in entered]
         above |= dict.fromkeys((inside[name] for name in folders), entered)
-        yield place, sorted(files)
+        paths = {name: os.path.join(place, name) for name in sorted(files)}  # noqa: PTH118  bytes of names stay
+        special = dict.fromkeys(path for path in paths.values() if is_device(path))
+        left_out += special
+        yield place, [name for name, path in paths.items() if path not in special]
+    if left_out and warn:
+        warn_user(f"{folder}: {len(left_out)} pipes, sockets or devices are left out, {left_out[0]!r} first")
+
+
+def is_device(path: str) -> bool:
+    """Tell whether a pipe, socket or device is at a path, itself or by a link.
+
+    Args:
+        path: what cannot be looked at (a link that leads nowhere) is none: opening it says why.
+    """
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116  bytes of names stay
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def expand_source(source: object, max_urls: int = MAX_URLS, *, storage_options: object = None) -> list[Any]:

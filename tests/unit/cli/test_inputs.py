@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 
 import pytest
@@ -56,6 +57,19 @@ def test_names_of_found_files_are_no_commands(here, argument):
     arguments = [argument] if argument else [f"./{name}" if name[0] == "-" else name for name in names]
     assert run_wds("ls", *arguments, cwd=folder).stdout.count(b"\n") == 2 * len(names)
     assert sorted(each.name for each in folder.iterdir()) == sorted([*names, "spec.json"])
+
+
+def test_pipes_in_folders_are_left_out(here):
+    """Commands do not wait for a named pipe in a folder; one warning counts them."""
+    folder = here / "held"
+    folder.mkdir()
+    (folder / "s.tar").write_bytes(SHARD)
+    (folder / "a.txt").write_bytes(b"1")
+    for name in ("p.tar", "p.txt", "p.parquet"):
+        os.mkfifo(folder / name)
+    for command in (["ls", "held"], ["create", "-o", "out.tar", "held"]):
+        assert run_wds(*command, cwd=here).stderr.count(b"3 pipes, sockets or devices are left out") == 1
+    assert b"holds no files" in run_wds("convert", "--from", "parquet", "held", "-o", "x.tar", cwd=here, status=2).stderr
 
 
 def test_directories_and_specifications_that_look_like_urls(here):

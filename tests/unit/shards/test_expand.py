@@ -1,6 +1,7 @@
 """From what a user writes to a list of urls."""
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,19 @@ def test_walk_of_a_folder(here):
     ]
     with pytest.raises(SourceError, match="cannot be listed: No such file"):
         list(walk_folder(str(here / "nowhere")))
+
+
+def test_walk_leaves_out_what_is_no_file(here):
+    """Pipes and sockets, which would be waited for, are left out with one warning; links count as what they lead to."""
+    os.mkfifo(here / "p.tar")
+    os.mkfifo(here / "sub/q.tar")
+    (here / "link.tar").symlink_to("p.tar")
+    (here / "good.tar").symlink_to("b.tar")
+    (here / "broken.tar").symlink_to("nowhere")
+    with pytest.warns(UserWarning, match="3 pipes, sockets or devices are left out, '.*link.tar' first") as told:
+        found = list(walk_folder(str(here)))
+    assert [files for _, files in found] == [["a-0.tar", "a-1.tar", "b.tar", "broken.tar", "good.tar"], ["c.tar"]]
+    assert len(told) == 1
 
 
 def test_braces_that_do_not_close():
