@@ -124,7 +124,9 @@ def _expand_list(name: str, options: Any, split: str | None, depth: int) -> list
     from webdataset.shards.urls import is_from_network  # noqa: PLC0415  for lists alone
 
     foreign = is_from_network(name)
-    lines = [line.strip() for line in _read_list(name, options, most=_MOST_LIST_BYTES if foreign else None).splitlines()]
+    lines = [
+        line.strip() for line in _read_list(name, options, most=_MOST_LIST_BYTES if foreign else None).splitlines()
+    ]
     wanted = [line for line in lines if line and not line.startswith("#")]
     if not foreign:
         return [url for line in wanted for url in _expand(line, options, split, depth + 1)]
@@ -136,7 +138,7 @@ def _expand_list(name: str, options: Any, split: str | None, depth: int) -> list
     return found
 
 
-def _read_list(name: str, options: Any, *, most: int | None) -> str:
+def _read_list(name: str, options: object, *, most: int | None) -> str:
     """Return the text of a list.
 
     Raises:
@@ -159,7 +161,7 @@ def _read_list(name: str, options: Any, *, most: int | None) -> str:
     return b"".join(pieces).decode("utf-8-sig", "surrogateescape")
 
 
-def _expand_foreign(line: str, document: str, options: Any, split: str | None, depth: int) -> list[str]:
+def _expand_foreign(line: str, document: str, options: object, split: str | None, depth: int) -> list[str]:
     """Return the shards of a line of a list from the network: relative to the list, each url checked.
 
     Raises:

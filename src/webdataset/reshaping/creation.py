@@ -14,6 +14,7 @@ Files are read one at a time.
 import csv
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +33,8 @@ from webdataset.tar.builder import EPOCH, MemberStyle, make_header_maker
 Kind = Literal["folder", "csv", "tsv", "jsonl", "recipe"]
 _ENDINGS: dict[str, Kind] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _KEY = "__key__"
+_MOST_CELL = 256 << 20
+_limit_lock = threading.Lock()
 _make_header = make_header_maker(MemberStyle(mtime=EPOCH))
 
 
@@ -142,7 +145,7 @@ def _locate_cell(place: str, base: str | None, source: str, line: int) -> str:
     # a table is data, often of other people's making; a recipe is a program that the user wrote
     if (found == "-" or found[:5].lower() == "pipe:") and trust_level() != "full":
         raise FormatError(
-            f"line {line} names {redact(place)[:200]!r}: cells of tables name files and urls, neither commands nor '-'. "
+            f"line {line} names {redact(place)[:200]!r}: cells of tables name files and urls, no command or '-'. "
             "Write a recipe (NAME pipe:COMMAND), or set WDS_TRUST=full if you trust the table",
             url=source,
         )
@@ -160,14 +163,17 @@ def _read_recipe(source: str, base: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_lines(source: str) -> Iterator[str]:
+    # editors and spreadsheets of Windows write a mark of three bytes in front, which is no part of the first name
+    encoding = "utf-8-sig"
     with open_url(source) as stream:
         rest = b""
         while piece := stream.read(1 << 16):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                yield line.decode("utf-8", "surrogateescape") + "\n"
+                yield line.decode(encoding, "surrogateescape") + "\n"
+                encoding = "utf-8"
         if rest:
-            yield rest.decode("utf-8", "surrogateescape")
+            yield rest.decode(encoding, "surrogateescape")
 
 
 def _read_rows(source: str, kind: Kind, base: str | None) -> Iterator[RawSample]:
@@ -214,12 +220,12 @@ def _parse_json_rows(source: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _parse_table_rows(source: str, delimiter: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     reader = csv.reader(_read_lines(source), delimiter=delimiter, strict=True)
     try:
-        header = next(reader, None)
+        header = _read_row(reader)
         if not header:
             raise FormatError("the table is empty: its first line names the fields", url=source)
         if len(set(header)) < len(header) or "" in header:
             raise FormatError(f"the first line names a column twice, or not at all: {header}", url=source)
-        for row in reader:
+        while (row := _read_row(reader)) is not None:
             if not row:
                 continue
             if len(row) != len(header):
@@ -229,6 +235,17 @@ def _parse_table_rows(source: str, delimiter: str) -> Iterator[tuple[int, Mappin
             yield reader.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise FormatError(f"line {reader.line_num}: {error}", url=source) from error
+
+
+def _read_row(reader: "Iterator[list[str]]") -> list[str] | None:
+    """Return the next row of a table, whose cells may be as large as fields; None at its end."""
+    with _limit_lock:
+        # one number for the whole process, of whose other readers nothing is known
+        before = csv.field_size_limit(_MOST_CELL)
+        try:
+            return next(reader, None)
+        finally:
+            csv.field_size_limit(before)
 
 
 def check_sources(sources: Iterable[str]) -> None:

@@ -349,11 +349,11 @@ def _locate_file(path: str, column: str, url: str) -> str:
     """
     if trust_level() != "full":
         parts, plain = path.replace("\\", "/").split("/"), posixpath.normpath(path)
-        # a cell is data: whoever made it chooses neither a command nor a file anywhere
+        # a cell is data: its author chooses neither a command nor a file anywhere
         if parts[0] == "" or ".." in parts or plain == "-" or "://" in path or is_url(plain):
             raise SampleError(
-                f"the column {column!r} names {redact(path)[:200]!r}, which is no file in the table's folder: embed the "
-                "bytes, copy the file beside the table and name it by a relative path, or set WDS_TRUST=full if you "
+                f"the column {column!r} names {redact(path)[:200]!r}, which is no file in the table's folder: embed "
+                "the bytes, copy the file beside the table and name it by a relative path, or set WDS_TRUST=full if you "
                 "trust the table (those that 'datasets' makes may name files of its cache)"
             )
         path = plain

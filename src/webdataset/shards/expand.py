@@ -47,8 +47,9 @@ def expand_urls(urls: object, *, storage_options: object = None) -> list[Any]:
             text is split at ``::``; ``${NAME}`` becomes the environment variable ``WDS_NAME``; ``{000..099}`` and
             ``{a,b}`` expand; ``*``, ``?`` and ``[…]`` match local files and S3 objects, in sorted order, unless a
             file of just that name exists; a file whose name looks like a url (``pipe:…``) is found as ``./pipe:…``; a
-            name that matches nothing stays as it is, and so do brackets with commas (``[rgb,tok]``). ``s3://bucket/folder/`` stands for all objects under it. Urls that the
-            environment rewrites stand for what is there in place of them, by the names that lead to it.
+            name that matches nothing stays as it is, and so do brackets with commas (``[rgb,tok]``).
+            ``s3://bucket/folder/`` stands for all objects under it. Urls that the environment rewrites stand for what
+            is there in place of them, by the names that lead to it.
             An iterable is taken as it stands, braces and all.
         storage_options: what S3 objects are listed with; see :func:`webdataset.config.profile_for`.
 
@@ -355,7 +356,7 @@ def fnmatch_with_braces(filename: str, pattern: str) -> bool:
 
 
 def glob_with_braces(pattern: str) -> list[str]:
-    """Return the files that match a pattern, each once, in sorted order; ``./`` stands before one that looks like a url.
+    """Return the files that match a pattern, each once, in sorted order; one that looks like a url gets ``./``.
 
     Args:
         pattern: with ``*``, ``?``, ``[…]``, and braces for alternatives.

@@ -28,7 +28,7 @@ def literal_path(path: str) -> str:
     """Return the path of a file that was found, as a text that nothing takes for more than a path.
 
     Args:
-        path: whoever made the file chose its name: it may look like a url, a command (``pipe:``), the standard input
+        path: the author of the file chose its name: it may look like a url, a command (``pipe:``), the standard input
             or a list, and gets ``./`` in front then.
     """
     return f"./{path}" if path[:1] in ("-", "@") or is_url(path) else path
@@ -161,8 +161,8 @@ def check_document_url(url: str, document: str | None, *, level: str | None = No
         if kind and not (kind is _MACHINE and _is_same_server(name, document)):
             raise UnsafeSpec(
                 f"{redact(document or 'this document')} came over the network and names {kind}, {redact(name)!r}: "
-                "it may name urls only, of the web and of stores. Pass trust='full', or set WDS_TRUST=full, if you trust "
-                "its author",
+                "it may name urls only, of the web and of stores. Pass trust='full', or set WDS_TRUST=full, if you "
+                "trust its author",
                 url=url,
             )
     return url

@@ -69,7 +69,9 @@ def test_pipes_in_folders_are_left_out(here):
         os.mkfifo(folder / name)
     for command in (["ls", "held"], ["create", "-o", "out.tar", "held"]):
         assert run_wds(*command, cwd=here).stderr.count(b"3 pipes, sockets or devices are left out") == 1
-    assert b"holds no files" in run_wds("convert", "--from", "parquet", "held", "-o", "x.tar", cwd=here, status=2).stderr
+    assert (
+        b"holds no files" in run_wds("convert", "--from", "parquet", "held", "-o", "x.tar", cwd=here, status=2).stderr
+    )
 
 
 def test_directories_and_specifications_that_look_like_urls(here):
@@ -195,6 +197,14 @@ def test_byte_order_mark_of_a_list(here, name, monkeypatch):
     (here / "list.txt").write_text("\ufeffs-0.tar\n", encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeffs-0.tar\n"))
     assert urls(name) == ["s-0.tar"]
+
+
+@pytest.mark.parametrize("text", ["a\n", "a\tgood\n"])
+def test_byte_order_mark_of_keys(here, text):
+    """Nor is it a part of the first key of a file of keys or tags."""
+    (here / "keys.txt").write_text("\ufeff" + text, encoding="utf-8")
+    run_wds("select", "--keys", "keys.txt", "-o", "out.tar", "s-0.tar", cwd=here)
+    assert run_wds("ls", "out.tar", cwd=here).stdout.startswith(b"a\t")
 
 
 def test_list_on_standard_input(here, monkeypatch):
