@@ -146,11 +146,11 @@ def _read_list(name: str, options: object, *, most: int | None) -> str:
     """
     if name == "-":
         return sys.stdin.read().removeprefix("\ufeff")
-    from webdataset.storage.open_url import open_url  # noqa: PLC0415  for lists alone
+    from webdataset.storage.open_url import resolve_url  # noqa: PLC0415  for lists alone
 
     pieces: list[bytes] = []
     size = 0
-    with open_url(name, **({} if options is None else {"storage_options": options})) as stream:
+    with resolve_url(name, storage_options=options).open() as stream:
         while piece := stream.read(1 << 20):
             pieces.append(piece)
             size += len(piece)

@@ -353,8 +353,8 @@ def _locate_file(path: str, column: str, url: str) -> str:
         if parts[0] == "" or ".." in parts or plain == "-" or "://" in path or is_url(plain):
             raise SampleError(
                 f"the column {column!r} names {redact(path)[:200]!r}, which is no file in the table's folder: embed "
-                "the bytes, copy the file beside the table and name it by a relative path, or set WDS_TRUST=full if you "
-                "trust the table (those that 'datasets' makes may name files of its cache)"
+                "the bytes, copy the file beside the table and name it by a relative path, or set WDS_TRUST=full if "
+                "you trust the table (those that 'datasets' makes may name files of its cache)"
             )
         path = plain
     return check_document_url(join_url(parent_folder(url), path), url)
