@@ -1,5 +1,6 @@
 """``wds cat``, ``wds split`` and ``wds select``: samples from shards to shards, in their order, as they stand."""
 
+import codecs
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -184,7 +185,7 @@ def _read_keys(name: str, tag: str | None) -> frozenset[str]:
     from webdataset.storage.open_url import open_url  # noqa: PLC0415  for files of keys alone
 
     with open_url(name) as stream:
-        content: bytes = stream.read()
+        content: bytes = stream.read().removeprefix(codecs.BOM_UTF8)
     if tag is not None or b"\t" in content.partition(b"\n")[0]:
         from webdataset.reshaping.tag_lines import choose_keys  # noqa: PLC0415  for files of tags alone
 

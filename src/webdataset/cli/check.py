@@ -214,10 +214,10 @@ def _write_report(report: "ShardReport", listed: tuple[str, ...]) -> None:
             console.write_line(f"{finding}{member}")
     for code, count in report.counts.items():
         if count > shown[code] and _severity_of(code) in listed:
-            console.write_line(f"{console.escape_name(report.url)}: {count - shown[code]} more of {code}")
+            console.write_line(f"{console.show_url(report.url)}: {count - shown[code]} more of {code}")
     for start, stop in report.unread:
         end = "the end" if stop is None else f"{stop}"
-        console.write_line(f"{console.escape_name(report.url)}: bytes {start} to {end} could not be read")
+        console.write_line(f"{console.show_url(report.url)}: bytes {start} to {end} could not be read")
 
 
 def _severity_of(code: str) -> str:
@@ -256,5 +256,5 @@ def _write_repair(done: "ShardRepair") -> None:
     if done.doubtful is not None:
         said.append(f"{len(done.doubtful_keys)} beside damage in {console.escape_name(done.doubtful)}")
     console.write_line(
-        f"{console.escape_name(done.url)}: repaired copy {console.escape_name(done.output or '')}: {', '.join(said)}"
+        f"{console.show_url(done.url)}: repaired copy {console.escape_name(done.output or '')}: {', '.join(said)}"
     )

@@ -48,6 +48,17 @@ def escape_name(name: str) -> str:
     return name.translate(_ESCAPES)
 
 
+def show_url(url: str) -> str:
+    """Return a url for a line that people read: without its password and signature, control characters escaped.
+
+    Args:
+        url: any url or path.
+    """
+    from webdataset.core.redaction import redact  # noqa: PLC0415  after --help
+
+    return escape_name(redact(url))
+
+
 def prepare_streams() -> None:
     """Let names that are not UTF-8 pass to standard output as they are; print warnings as messages.
 
@@ -297,7 +308,7 @@ class Progress:
             detail: what is being worked on.
         """
         if self._shown is not None and self._shown in _current:
-            self._shown.advance(count, detail)
+            self._shown.advance(count, show_url(detail))
 
     def track(self, steps: Iterable[Any]) -> Iterator[Any]:
         """Yield steps, and count each when the next one is asked for.

@@ -110,7 +110,7 @@ def _print_match(sample: RawSample, number: int, options: dict[str, Any]) -> Non
     if options["as_json"]:
         console.write_json({"key": sample.key, "shard": sample.url, "number": number})
     elif options["with_shard"]:
-        console.write_line(f"{console.escape_name(sample.url)}:{number}:{console.escape_name(sample.key)}")
+        console.write_line(f"{console.show_url(sample.url)}:{number}:{console.escape_name(sample.key)}")
     else:
         console.write_line(console.escape_name(sample.key))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from webdataset.core.errors import NoShards, UsageError
+from webdataset.core.errors import NoShards, UnsafeSpec, UsageError
 
 if TYPE_CHECKING:
     from webdataset.samples.sample_reader import Reading
@@ -26,6 +26,8 @@ ENDINGS = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".tar.gz", ".tar.bz
 
 _SPECS = (".yaml", ".yml", ".json")
 _MOST_NESTED = 10
+_MOST_LIST_BYTES = 64 << 20
+_MOST_LISTED = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,21 @@ def _expand(argument: str, options: Any, split: str | None, depth: int) -> list[
         return _expand_list(argument[1:], options, split, depth)
     if _is_directory(argument):
         return _list_directory(argument)
-    if argument.lower().endswith(_SPECS):
-        return _expand_spec(argument, split)
     from webdataset.shards.expand import expand_urls  # noqa: PLC0415  loaded when there is something to expand
+    from webdataset.shards.urls import find_literal  # noqa: PLC0415  likewise
 
-    urls = expand_urls(argument, storage_options=options)
+    # the shell's wildcards give names of files, and files may be called like commands
+    literal = find_literal(argument)
+    if argument.lower().endswith(_SPECS):
+        return _expand_spec(literal or argument, split)
+    if literal is not None:
+        return [literal]
+    return _choose_shards(expand_urls(argument, storage_options=options), folder=argument.endswith("/"))
+
+
+def _choose_shards(urls: list[str], *, folder: bool) -> list[str]:
     # a folder of a store is like a directory: what stands beside the shards is none
-    return [url for url in urls if url.lower().endswith(ENDINGS)] or urls if argument.endswith("/") else urls
+    return [url for url in urls if url.lower().endswith(ENDINGS)] or urls if folder else urls
 
 
 def _is_directory(argument: str) -> bool:
@@ -103,20 +113,91 @@ def _is_directory(argument: str) -> bool:
 def _expand_list(name: str, options: Any, split: str | None, depth: int) -> list[str]:
     """Return the shards of a list: one expression a line; empty lines and those that begin with # count nothing.
 
+    A local list may name what the command line may; one from the network is data, and may name urls only.
+
     Raises:
-        UsageError: lists that name each other.
+        UsageError: lists that name each other, or a list from the network that is too long.
+        UnsafeSpec: a list from the network that names a command or local file, without full trust.
     """
     if depth >= _MOST_NESTED:
         raise UsageError(f"lists of shards name each other, more than {_MOST_NESTED} deep", url=f"@{name}")
-    if name == "-":
-        lines = sys.stdin.read().splitlines()
-    else:
-        from webdataset.storage.open_url import open_url  # noqa: PLC0415  for lists alone
+    from webdataset.shards.urls import is_from_network  # noqa: PLC0415  for lists alone
 
-        with open_url(name) as stream:
-            lines = stream.read().decode("utf-8", "surrogateescape").splitlines()
-    wanted = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    return [url for line in wanted for url in _expand(line, options, split, depth + 1)]
+    foreign = is_from_network(name)
+    lines = [
+        line.strip() for line in _read_list(name, options, most=_MOST_LIST_BYTES if foreign else None).splitlines()
+    ]
+    wanted = [line for line in lines if line and not line.startswith("#")]
+    if not foreign:
+        return [url for line in wanted for url in _expand(line, options, split, depth + 1)]
+    found: list[str] = []
+    for line in wanted:
+        found += _expand_foreign(line, name, options, split, depth + 1)
+        if len(found) > _MOST_LISTED:
+            raise UsageError(f"a list from the network stands for more than {_MOST_LISTED} shards: split it", url=name)
+    return found
+
+
+def _read_list(name: str, options: object, *, most: int | None) -> str:
+    """Return the text of a list.
+
+    Raises:
+        UsageError: more than ``most`` bytes.
+    """
+    if name == "-":
+        return sys.stdin.read().removeprefix("\ufeff")
+    from webdataset.storage.open_url import resolve_url  # noqa: PLC0415  for lists alone
+
+    pieces: list[bytes] = []
+    size = 0
+    with resolve_url(name, storage_options=options).open() as stream:
+        while piece := stream.read(1 << 20):
+            pieces.append(piece)
+            size += len(piece)
+            if most is not None and size > most:
+                raise UsageError(f"a list of more than {most >> 20} MiB is not read from the network: split it, or "
+                                 "download it and name the file", url=name)  # fmt: skip
+    # editors of Windows write a mark of three bytes in front
+    return b"".join(pieces).decode("utf-8-sig", "surrogateescape")
+
+
+def _expand_foreign(line: str, document: str, options: object, split: str | None, depth: int) -> list[str]:
+    """Return the shards of a line of a list from the network: relative to the list, each url checked.
+
+    Raises:
+        UnsafeSpec: a command, a local file, or a variable of this environment, without full trust.
+        UsageError: a relative name in a list that came through a command.
+    """
+    from webdataset.shards.expand import expand_braces, expand_name, split_urls  # noqa: PLC0415  for lists alone
+    from webdataset.shards.urls import check_document_url  # noqa: PLC0415  likewise
+
+    if line.startswith("@"):
+        return _expand_list(_join_foreign(line[1:], document), options, split, depth)
+    if line.lower().endswith(_SPECS):
+        return _expand_spec(_join_foreign(line, document), split)
+    if "${" in line:
+        raise UnsafeSpec(f"a list from the network takes nothing from the environment: {line[:200]!r}", url=document)
+    names = [_join_foreign(name, document) for part in split_urls(line) for name in expand_braces(part, _MOST_LISTED)]
+    found = []
+    for name in names:
+        urls = [check_document_url(url, document) for url in expand_name(name, storage_options=options)]
+        found += _choose_shards(urls, folder=name.endswith("/"))
+    return found
+
+
+def _join_foreign(name: str, document: str) -> str:
+    """Return what a list from the network names, joined to its folder and checked."""
+    from webdataset.shards.urls import check_document_url, is_url, join_url, parent_folder  # noqa: PLC0415  likewise
+
+    folder = parent_folder(document)
+    if folder is None and not is_url(name):
+        raise UsageError(
+            f"{name[:200]!r} is relative, and a list that a command writes has no folder: write COMMAND | wds ... @-",
+            url=document,
+        )
+    joined = join_url(folder, name)
+    # joining drops the slash that makes a name a folder's
+    return check_document_url(joined + "/" * (name.endswith("/") and not joined.endswith("/")), document)
 
 
 def _list_directory(name: str) -> list[str]:
@@ -127,9 +208,10 @@ def _list_directory(name: str) -> list[str]:
         SourceError: a folder in it cannot be listed.
     """
     from webdataset.shards.expand import walk_folder  # noqa: PLC0415  loaded when there is something to expand
+    from webdataset.shards.urls import literal_path  # noqa: PLC0415  likewise
 
     found = [
-        str(Path(folder, file))
+        literal_path(str(Path(folder, file)))
         for folder, files in walk_folder(name)
         for file in files
         if file.lower().endswith(ENDINGS) and not file.startswith(".")

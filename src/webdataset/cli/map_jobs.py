@@ -282,7 +282,7 @@ def _run(job: "ShardJob", engine: str, jobs: int, task: tuple[int, int] | None, 
             if as_json:
                 console.write_json({"shard": url, **result.to_json()})
             if result.state == "failed":
-                console.say(f"failed: {url}: {result.reason}")
+                console.say(f"failed: {console.show_url(url)}: {result.reason}")
             progress.advance(detail=url)
 
         runner = open_engine(engine, jobs)
@@ -305,7 +305,7 @@ def _say_state(job: "ShardJob", task: tuple[int, int] | None, call: JobCall, *, 
         for reason, count in state["reasons"].items():
             console.write_line(f"  {count} to make: {reason}")
         for url, reason in state["failed"].items():
-            console.write_line(f"  failed: {url}: {reason}")
+            console.write_line(f"  failed: {console.show_url(url)}: {reason}")
     if call.action == "explain" and not as_json:
         function = job.function
         console.write_line(f"function {function['name']}: code {function['code']}, values {function['holds']}")

@@ -108,7 +108,7 @@ def plan_command(
         console.write_line(f"rank {each.rank} worker {each.worker}: {len(each.shards)} shards")
         for shard in each.shards:
             stream = "" if shard.stream is None else f"stream {shard.stream}  "
-            console.write_line(f"  {stream}{console.escape_name(shard.url)}{_describe_part(shard)}")
+            console.write_line(f"  {stream}{console.show_url(shard.url)}{_describe_part(shard)}")
     for warning in plan.warnings:
         console.say(f"warning: {warning}")
 

@@ -14,7 +14,8 @@ from webdataset.reshaping.mds import read_mds
 from webdataset.reshaping.table_reading import read_hf_dataset, read_table
 from webdataset.reshaping.tfrecord import read_tfrecord
 from webdataset.samples.raw_samples import RawSample
-from webdataset.shards.expand import expand_urls
+from webdataset.shards.expand import expand_urls, is_device
+from webdataset.shards.urls import find_literal, literal_path
 
 SOURCES: Final = ("shards", "parquet", "arrow", "hf", "tfrecord", "mds", "folder")
 TARGETS: Final = ("shards", "parquet", "arrow", "hf", "folder")
@@ -118,10 +119,12 @@ class Conversion:
             NoShards: a folder without files of this kind.
         """
         if not _is_folder(source):
-            return list(expand_urls(source, storage_options=self.storage_options))
+            literal = find_literal(source)
+            return [literal] if literal else list(expand_urls(source, storage_options=self.storage_options))
         if kind == "mds":
             return [os.path.join(source, "index.json")]  # noqa: PTH118  bytes of names stay
-        found = sorted(str(each) for each in Path(source).iterdir() if choose_kind(each.name) == kind)
+        files = [str(each) for each in Path(source).iterdir() if choose_kind(each.name) == kind]
+        found = sorted(literal_path(path) for path in files if not is_device(path))
         if not found:
             raise NoShards(f"the folder holds no files that are {kind} by their names", url=source)
         return found

@@ -2,7 +2,8 @@
 
 * A folder: each file is a member, named by its path in the folder; files of one key are a sample.
 * A table (CSV, TSV, JSON lines): each row is a sample. A column is a field of its name; ``@jpg`` holds the name of the
-  file that becomes the field ``jpg``; ``__key__`` is the key, without which rows are numbered.
+  file that becomes the field ``jpg``, a path, url or ``text:...``; ``__key__`` is the key, without which rows are
+  numbered.
 * A recipe: each line is a member: its name, blanks, and where its bytes come from: a path or url, ``text:...`` or
   ``pipe:command``, as ``tarp create`` has them.
 
@@ -13,12 +14,15 @@ Files are read one at a time.
 import csv
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
 from webdataset.core.errors import FormatError, SampleError, UsageError
+from webdataset.core.redaction import redact
+from webdataset.core.trust import trust_level
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.raw_samples import RawMember, RawSample
 from webdataset.shards.expand import walk_folder
@@ -29,6 +33,8 @@ from webdataset.tar.builder import EPOCH, MemberStyle, make_header_maker
 Kind = Literal["folder", "csv", "tsv", "jsonl", "recipe"]
 _ENDINGS: dict[str, Kind] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _KEY = "__key__"
+_MOST_CELL = 256 << 20
+_limit_lock = threading.Lock()
 _make_header = make_header_maker(MemberStyle(mtime=EPOCH))
 
 
@@ -128,6 +134,24 @@ def _locate(place: str, base: str | None, source: str) -> str:
     return place if place.startswith("text:") else check_document_url(join_url(base, place), source)
 
 
+def _locate_cell(place: str, base: str | None, source: str, line: int) -> str:
+    """Return where a cell of a table says that bytes are: a file or url, and a command only under full trust.
+
+    Raises:
+        FormatError: the cell names a command or the standard input.
+        UnsafeSpec: as :func:`_locate`.
+    """
+    found = _locate(place, base, source)
+    # a table is data, often of other people's making; a recipe is a program that the user wrote
+    if (found == "-" or found[:5].lower() == "pipe:") and trust_level() != "full":
+        raise FormatError(
+            f"line {line} names {redact(place)[:200]!r}: cells of tables name files and urls, no command or '-'. "
+            "Write a recipe (NAME pipe:COMMAND), or set WDS_TRUST=full if you trust the table",
+            url=source,
+        )
+    return found
+
+
 def _read_recipe(source: str, base: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(_read_lines(source), 1):
         if not line.strip():
@@ -139,14 +163,17 @@ def _read_recipe(source: str, base: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_lines(source: str) -> Iterator[str]:
+    # editors and spreadsheets of Windows write a mark of three bytes in front, which is no part of the first name
+    encoding = "utf-8-sig"
     with open_url(source) as stream:
         rest = b""
         while piece := stream.read(1 << 16):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                yield line.decode("utf-8", "surrogateescape") + "\n"
+                yield line.decode(encoding, "surrogateescape") + "\n"
+                encoding = "utf-8"
         if rest:
-            yield rest.decode("utf-8", "surrogateescape")
+            yield rest.decode(encoding, "surrogateescape")
 
 
 def _read_rows(source: str, kind: Kind, base: str | None) -> Iterator[RawSample]:
@@ -165,7 +192,7 @@ def _read_rows(source: str, kind: Kind, base: str | None) -> Iterator[RawSample]
             name = f"{key}.{field}"
             if _split_name(name, source) != (key, field) or field.lower() in members:
                 raise SampleError(f"{field!r} in line {line} cannot be a field of the key {key!r}", url=source)
-            payload = _read_place(_locate(str(value), base, source)) if column != field else _encode(value)
+            payload = _read_place(_locate_cell(str(value), base, source, line)) if column != field else _encode(value)
             members[field.lower()] = make_member(name, payload)
         if not members:
             raise FormatError(f"line {line} has no field", url=source)
@@ -193,12 +220,12 @@ def _parse_json_rows(source: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _parse_table_rows(source: str, delimiter: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     reader = csv.reader(_read_lines(source), delimiter=delimiter, strict=True)
     try:
-        header = next(reader, None)
+        header = _read_row(reader)
         if not header:
             raise FormatError("the table is empty: its first line names the fields", url=source)
         if len(set(header)) < len(header) or "" in header:
             raise FormatError(f"the first line names a column twice, or not at all: {header}", url=source)
-        for row in reader:
+        while (row := _read_row(reader)) is not None:
             if not row:
                 continue
             if len(row) != len(header):
@@ -208,6 +235,17 @@ def _parse_table_rows(source: str, delimiter: str) -> Iterator[tuple[int, Mappin
             yield reader.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise FormatError(f"line {reader.line_num}: {error}", url=source) from error
+
+
+def _read_row(reader: "Iterator[list[str]]") -> list[str] | None:
+    """Return the next row of a table, whose cells may be as large as fields; None at its end."""
+    with _limit_lock:
+        # one number for the whole process, of whose other readers nothing is known
+        before = csv.field_size_limit(_MOST_CELL)
+        try:
+            return next(reader, None)
+        finally:
+            csv.field_size_limit(before)
 
 
 def check_sources(sources: Iterable[str]) -> None:

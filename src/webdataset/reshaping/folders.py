@@ -68,7 +68,7 @@ def find_loose_files(folder: str) -> list[str]:
     """
     return [
         os.path.relpath(Path(place, file), folder)
-        for place, files in walk_folder(folder)
+        for place, files in walk_folder(folder, warn=False)
         for file in files
         if file.startswith(".")
         or base_plus_ext(os.path.relpath(Path(place, file), folder).replace(os.sep, "/"))[0] is None

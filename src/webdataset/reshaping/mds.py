@@ -87,7 +87,7 @@ def _parse_shard(entry: "dict[str, object]", url: str) -> MdsShard:
     stored = zipped or plain
     name = str(stored["basename"])
     parts = name.replace("\\", "/").split("/")
-    if "://" in name or ".." in parts or "" in parts or ":" in parts[0]:
+    if "://" in name or ".." in parts or "" in parts or ":" in parts[0] or name == "-":
         raise FormatError(f"the index names a file outside of its folder: {name[:200]!r}", url=url)
     columns = zip(
         cast("list[str]", entry["column_names"]),

@@ -8,12 +8,15 @@ import functools
 import io
 import json
 import os
+import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from webdataset.core.errors import FormatError, NoRandomAccess, SampleError, UsageError, WebDatasetError, describe_error
 from webdataset.core.optional_imports import require
+from webdataset.core.redaction import redact
+from webdataset.core.trust import trust_level
 from webdataset.reshaping.field_values import (
     IMAGES,
     SOUNDS,
@@ -24,7 +27,7 @@ from webdataset.reshaping.field_values import (
     guess_extension,
     last_extension,
 )
-from webdataset.shards.urls import check_document_url, join_url, parent_folder
+from webdataset.shards.urls import check_document_url, is_url, join_url, literal_path, parent_folder
 from webdataset.storage.open_url import open_stream, open_url
 from webdataset.storage.random_access import RangeFile, open_ranges
 
@@ -199,7 +202,7 @@ def find_reader(name: str, kind: "pa.DataType", feature: object, url: str, class
     if hint == "ClassLabel" and class_names and types.is_integer(kind) and isinstance(classes, list):
         return functools.partial(_name_classes, classes)
     if types.is_struct(kind) and (hint in MEDIA or sorted(each.name for each in kind) == ["bytes", "path"]):
-        return lambda array: [None if file is None else _read_file(file, url) for file in array.to_pylist()]
+        return lambda array: [None if file is None else _read_file(file, name, url) for file in array.to_pylist()]
     shape = _find_shape(kind, told)
     problem = _find_problem(kind) if shape is None else None
     if problem is not None:
@@ -320,7 +323,7 @@ def _name_classes(names: list[str], array: "pa.Array") -> Iterator[object]:
             yield SampleError(f"the class {number} has no name: there are {len(names)}")
 
 
-def _read_file(file: Mapping[str, object], url: str) -> object:
+def _read_file(file: Mapping[str, object], column: str, url: str) -> object:
     """Return the bytes of a Hugging Face file; those that only its path names are read."""
     content, path = file.get("bytes"), file.get("path")
     if content is None and path is None:
@@ -330,11 +333,31 @@ def _read_file(file: Mapping[str, object], url: str) -> object:
     if isinstance(content, bytes):
         return Content.make(content, guess_extension(content) or known)
     try:
-        with open_url(check_document_url(join_url(parent_folder(url), str(path)), url)) as stream:
+        with open_url(_locate_file(str(path), column, url)) as stream:
             content = stream.read()
             return Content.make(content, guess_extension(content) or known)
     except WebDatasetError as error:
         return error
+
+
+def _locate_file(path: str, column: str, url: str) -> str:
+    """Return where the file that a cell names is: in the table's folder or below, unless trust is full.
+
+    Raises:
+        SampleError: the cell names something elsewhere.
+        UnsafeSpec: a table from the network names what only this machine has.
+    """
+    if trust_level() != "full":
+        parts, plain = path.replace("\\", "/").split("/"), posixpath.normpath(path)
+        # a cell is data: its author chooses neither a command nor a file anywhere
+        if parts[0] == "" or ".." in parts or plain == "-" or "://" in path or is_url(plain):
+            raise SampleError(
+                f"the column {column!r} names {redact(path)[:200]!r}, which is no file in the table's folder: embed "
+                "the bytes, copy the file beside the table and name it by a relative path, or set WDS_TRUST=full if "
+                "you trust the table (those that 'datasets' makes may name files of its cache)"
+            )
+        path = plain
+    return check_document_url(join_url(parent_folder(url), path), url)
 
 
 def find_folder_files(folder: str, split: str | None) -> tuple[list[str], Features] | None:
@@ -355,7 +378,9 @@ def find_folder_files(folder: str, split: str | None) -> tuple[list[str], Featur
         chosen = split or ("train" if "train" in names else names[0] if len(names) == 1 else None)
         if chosen not in names:
             raise UsageError(f"the dataset has the splits {', '.join(names)}: name one with --split", url=folder)
-        place /= str(chosen)
+        if chosen != os.path.basename(chosen or "") or chosen in ("", ".", ".."):  # noqa: PTH119
+            raise FormatError(f"dataset_dict.json names no split of this folder: {chosen!r}", url=folder)
+        place /= chosen
     elif split is not None and (place / "state.json").is_file():
         raise UsageError("this dataset has no splits: leave out --split", url=folder)
     if not (place / "state.json").is_file():
@@ -369,7 +394,7 @@ def find_folder_files(folder: str, split: str | None) -> tuple[list[str], Featur
     if state.get("_indices_data_files"):
         raise FormatError("rows are chosen by an indices file: call flatten_indices() and save it again", url=folder)
     features = info.get("features")
-    return [str(place / name) for name in listed], features if isinstance(features, dict) else {}
+    return [literal_path(str(place / name)) for name in listed], features if isinstance(features, dict) else {}
 
 
 def _load_document(path: Path) -> dict[str, object]:

@@ -204,10 +204,9 @@ class Grouper:
             self._sample = sample
             try:
                 taken = self._longer(name, payload, offset, done)
-            except Exception as error:
+            except Exception as error:  # raised by the next call, after what is complete
                 if not done:
                     raise
-                # what is complete is given first: the next call raises
                 self._raised = error
                 break
             if not taken:

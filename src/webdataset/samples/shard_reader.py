@@ -10,7 +10,6 @@ delivered. One zero block is enough: some programs write no second one, and some
 bytes. All readers use this one check, so that a shard has one verdict, whether it is streamed, walked or indexed.
 """
 
-import io
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +23,7 @@ from webdataset.samples.grouping import Grouper, Keys, Sample, Shard
 from webdataset.samples.native_core import NativeTaker, open_taker
 from webdataset.samples.seekable_source import SeekableSource, can_seek
 from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_keys
-from webdataset.storage.streams import LocalFileStream, stream_identity, stream_length
+from webdataset.storage.streams import LocalFileStream, identify_file, stream_identity, stream_length
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.header import Limits
 from webdataset.tar.member_assembly import Member, MemberAssembly, MemberBody
@@ -86,9 +85,6 @@ def warn_trailing(url: str, decompressor: Decompressor) -> None:
             f"{decompressor.taken - decompressor.trailing} bytes after it are ignored. If the shard was joined from "
             "several files, it is damaged there",
         )
-
-
-_FOREIGN = (io.FileIO, io.BufferedReader, io.BufferedRandom, io.BytesIO)
 
 
 class SampleListReader(Protocol):
@@ -212,10 +208,7 @@ class ShardReader:
         # what comes now are the shard's last samples
         self._ended = False
         # files that other code opened do not look after themselves, and tell nothing once they are closed
-        foreign = isinstance(getattr(self.stream, "kept", self.stream), _FOREIGN) and not hasattr(
-            self.stream, "identity"
-        )
-        self.opened = stream_identity(self.stream) if foreign else None
+        self.opened = None if hasattr(self.stream, "identity") else identify_file(self.stream)
         self._watch: Watch | None = None
         # one that is resumed cannot be observed whole
         if reading.observer is not None and not self._start:

@@ -8,6 +8,7 @@ import fnmatch
 import glob
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -18,6 +19,7 @@ from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.shards.lazy_urls import LAZY_FROM, BraceText, LazyUrls
+from webdataset.shards.urls import literal_path
 from webdataset.storage.open_url import is_local, rewrite_url
 from webdataset.storage.streams import path_of
 
@@ -44,9 +46,10 @@ def expand_urls(urls: object, *, storage_options: object = None) -> list[Any]:
         urls: one text or path, or an iterable of texts, paths and open binary files, or one open binary file. A
             text is split at ``::``; ``${NAME}`` becomes the environment variable ``WDS_NAME``; ``{000..099}`` and
             ``{a,b}`` expand; ``*``, ``?`` and ``[…]`` match local files and S3 objects, in sorted order, unless a
-            file of just that name exists; a name that matches nothing stays as it is, and so do brackets with
-            commas (``[rgb,tok]``). ``s3://bucket/folder/`` stands for all objects under it. Urls that the
-            environment rewrites stand for what is there in place of them, by the names that lead to it.
+            file of just that name exists; a file whose name looks like a url (``pipe:…``) is found as ``./pipe:…``; a
+            name that matches nothing stays as it is, and so do brackets with commas (``[rgb,tok]``).
+            ``s3://bucket/folder/`` stands for all objects under it. Urls that the environment rewrites stand for what
+            is there in place of them, by the names that lead to it.
             An iterable is taken as it stands, braces and all.
         storage_options: what S3 objects are listed with; see :func:`webdataset.config.profile_for`.
 
@@ -111,13 +114,15 @@ def _guard_colons(address: re.Match[str]) -> str:
     return address[0].replace("::", "\0")
 
 
-def walk_folder(folder: str) -> Iterator[tuple[str, list[str]]]:
+def walk_folder(folder: str, *, warn: bool = True) -> Iterator[tuple[str, list[str]]]:
     """Yield a folder and each one below it, with the names of its files, in sorted order.
 
-    Links to folders are followed, but for those that lead to a folder they stand in.
+    Links to folders are followed, but for those that lead to a folder they stand in. Pipes, sockets and devices are
+    left out: reading one would wait without end.
 
     Args:
         folder: its path.
+        warn: say at the end how many were left out.
 
     Raises:
         SourceError: a folder cannot be listed.
@@ -126,13 +131,32 @@ def walk_folder(folder: str) -> Iterator[tuple[str, list[str]]]:
     def refuse(error: OSError) -> None:
         raise SourceError(f"this folder cannot be listed: {error.strerror}", url=str(error.filename)) from error
 
+    left_out: list[str] = []
     above: dict[str, tuple[str, ...]] = {folder: ()}
     for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
         entered = (*above.pop(place), os.path.realpath(place))
         inside = {name: os.path.join(place, name) for name in sorted(folders)}  # noqa: PTH118  bytes of names stay
         folders[:] = [name for name, path in inside.items() if os.path.realpath(path) not in entered]
         above |= dict.fromkeys((inside[name] for name in folders), entered)
-        yield place, sorted(files)
+        paths = {name: os.path.join(place, name) for name in sorted(files)}  # noqa: PTH118  bytes of names stay
+        special = dict.fromkeys(path for path in paths.values() if is_device(path))
+        left_out += special
+        yield place, [name for name, path in paths.items() if path not in special]
+    if left_out and warn:
+        warn_user(f"{folder}: {len(left_out)} pipes, sockets or devices are left out, {left_out[0]!r} first")
+
+
+def is_device(path: str) -> bool:
+    """Tell whether a pipe, socket or device is at a path, itself or by a link.
+
+    Args:
+        path: what cannot be looked at (a link that leads nowhere) is none: opening it says why.
+    """
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116  bytes of names stay
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def expand_source(source: object, max_urls: int = MAX_URLS, *, storage_options: object = None) -> list[Any]:
@@ -181,10 +205,10 @@ def substitute_environment(text: str) -> str:
 def _expand_text(text: str, storage_options: object = None) -> list[str]:
     """Expand braces and wildcards, unless a file of just this name exists."""
     if not _BRACES.search(text):
-        return _expand_wildcards(text, storage_options)
+        return expand_name(text, storage_options)
     if os.path.lexists(text):
         return [text]
-    return [match for url in expand_braces(text) for match in _expand_wildcards(url, storage_options)]
+    return [match for url in expand_braces(text) for match in expand_name(url, storage_options)]
 
 
 def expand_braces(text: str, most: int = MOST_NAMES) -> list[str]:
@@ -245,8 +269,17 @@ def _range_length(first: str, last: str) -> int:
     return abs(int(first) - int(last)) + 1
 
 
-def _expand_wildcards(url: str, storage_options: object = None) -> list[str]:
-    """Return what a text with wildcards, or a folder of a store, stands for; any other text as it is."""
+def expand_name(url: str, storage_options: object = None) -> list[str]:
+    """Return what a text with wildcards, or a folder of a store, stands for; any other text as it is.
+
+    Args:
+        url: nothing else in it is expanded.
+        storage_options: what objects are listed with.
+
+    Raises:
+        SourceError: objects cannot be listed, or a folder has none.
+        UsageError: the environment rewrites it to what cannot be named.
+    """
     if not url.endswith("/") and not _WILD.search(_LISTS.sub("", url)):
         return [url]
     target = rewrite_url(url)
@@ -286,15 +319,17 @@ def _find_matches(target: str, storage_options: object) -> list[str] | None:
 
     # glob takes a bracket in brackets literally
     pattern = _LISTS.sub(lambda names: f"[[]{names[0][1:]}", pattern)
-    return sorted(glob.glob(pattern, recursive=True)) or None  # noqa: PTH207  takes absolute patterns
+    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  takes absolute patterns
+    # the names of files are data: none of them is a url or command
+    return list(map(literal_path, found)) or None
 
 
 def _restore_urls(url: str, target: str, found: list[str]) -> list[str]:
     """Return the urls that the environment rewrites to what was found: opening them rewrites them again."""
     written, led = (_WILD.split(text, maxsplit=1)[0] for text in (url, target))
     led = path_of(led) if led[:5].lower() == "file:" else led
-    names = [written + name[len(led) :] for name in found]
-    if all(map(_leads_to, names, found)):
+    names = [written + name[len(led) :] for name in found if name.startswith(led)]
+    if len(names) == len(found) and all(map(_leads_to, names, found)):
         return names
     if all(map(_leads_to, found, found)):
         return found
@@ -321,12 +356,13 @@ def fnmatch_with_braces(filename: str, pattern: str) -> bool:
 
 
 def glob_with_braces(pattern: str) -> list[str]:
-    """Return the files that match a pattern, each once, in sorted order.
+    """Return the files that match a pattern, each once, in sorted order; one that looks like a url gets ``./``.
 
     Args:
         pattern: with ``*``, ``?``, ``[…]``, and braces for alternatives.
     """
-    return sorted({path for each in expand_braces(pattern) for path in glob.glob(each)})  # noqa: PTH207  absolute patterns
+    found = {path for each in expand_braces(pattern) for path in glob.glob(each)}  # noqa: PTH207  absolute patterns
+    return list(map(literal_path, sorted(found)))
 
 
 def envlookup(m: re.Match[str]) -> str:

@@ -24,6 +24,25 @@ def is_url(text: str) -> bool:
     return text[:5].lower() == "file:" or find_opener(text) is not None
 
 
+def literal_path(path: str) -> str:
+    """Return the path of a file that was found, as a text that nothing takes for more than a path.
+
+    Args:
+        path: the author of the file chose its name: it may look like a url, a command (``pipe:``), the standard input
+            or a list, and gets ``./`` in front then.
+    """
+    return f"./{path}" if path[:1] in ("-", "@") or is_url(path) else path
+
+
+def find_literal(argument: str) -> str | None:
+    """Return the path of the local file whose name is just this text, where it looks like a url or several.
+
+    Args:
+        argument: as typed; the shell's wildcards may have made it of the names of files.
+    """
+    return literal_path(argument) if ":" in argument and os.path.lexists(argument) else None
+
+
 def is_from_network(place: str | None) -> bool:
     """Tell whether a document was read from a url or command.
 
@@ -75,7 +94,10 @@ def join_url(folder: str | None, url: str) -> str:
         folder = path_of(folder)
     rooted = _ROOTED.match(folder) if is_url(folder) else None
     if rooted is None:
-        return os.path.join(folder, _strip_dots(url))  # noqa: PTH118  keeps names as they are
+        path = _strip_dots(url)
+        # what the dots kept from being a url stays a path
+        bare = not folder and (path == "-" or is_url(path))
+        return url if bare else os.path.join(folder, path)  # noqa: PTH118  keeps names as they are
     path = re.split("[?#]", folder[rooted.end() :], maxsplit=1)[0]
     return rooted[0] + posixpath.normpath(posixpath.join("/", path, url))
 
@@ -139,7 +161,8 @@ def check_document_url(url: str, document: str | None, *, level: str | None = No
         if kind and not (kind is _MACHINE and _is_same_server(name, document)):
             raise UnsafeSpec(
                 f"{redact(document or 'this document')} came over the network and names {kind}, {redact(name)!r}: "
-                "it may name urls only, of the web and of stores. Pass trust='full' if you trust its author",
+                "it may name urls only, of the web and of stores. Pass trust='full', or set WDS_TRUST=full, if you "
+                "trust its author",
                 url=url,
             )
     return url

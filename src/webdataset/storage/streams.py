@@ -152,6 +152,17 @@ def stream_identity(stream: object) -> tuple[int | None, str | None]:
     return identity.length, identity.validator()
 
 
+def identify_file(stream: object) -> tuple[int | None, str | None] | None:
+    """Return the identity of an open file, or of bytes in memory, of Python's own; None for other streams.
+
+    These tell nothing once they are closed.
+    """
+    kept = stream.kept if isinstance(stream, BorrowedStream) else stream
+    if isinstance(kept, io.FileIO | io.BufferedReader | io.BufferedRandom | io.BytesIO):
+        return stream_identity(stream)
+    return None
+
+
 def _foreign_identity(stream: object) -> StreamIdentity | None:
     """Return the identity of a stream that other code opened: of fsspec, or a file; None for anything else."""
     facts = getattr(stream, "_details", None)

@@ -50,6 +50,16 @@ def test_what_was_not_read_is_said(shards):
     assert any(": error: cut: " in line for line in lines)
 
 
+def test_secrets_of_urls_are_not_shown(shards):
+    """Findings hold no password of a url, as lines and as JSON."""
+    url = "pipe:cat cut.tar; : token=hush"
+    done = run_wds("check", url, status=1, cwd=shards)
+    assert b"token=*** could" not in done.stdout
+    assert b"token=***: bytes " in done.stdout
+    assert b"hush" not in done.stdout + done.stderr
+    assert b"hush" not in run_wds("check", "--json", url, status=1, cwd=shards).stdout
+
+
 def test_json(shards):
     """One object a shard, as the schema says, whose offsets and keys programs can use."""
     values = json_lines(

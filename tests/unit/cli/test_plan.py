@@ -63,6 +63,15 @@ def test_long(folder):
     assert "(one of 2, from 1)" in text
 
 
+def test_secrets_of_urls_are_not_shown(folder):
+    """``-l`` leaves passwords and signatures out; JSON has urls as they are opened."""
+    url = "pipe:cat s-0.tar; : token=hush"
+    text = run_wds("plan", "-l", url, cwd=folder).stdout
+    assert b"token=***" in text
+    assert b"hush" not in text
+    assert url in str(plan(folder, url)["workers"])
+
+
 def test_a_function(folder):
     """A dataset of the user's own is planned too."""
     assert "drawn with replacement" in plan(folder, "train:make")["warnings"][0]

@@ -1,10 +1,12 @@
 """Samples of folders, tables and recipes."""
 
+import csv
 import json
 
 import pytest
 
 from webdataset.core.errors import FormatError, NotFound, SampleError, UnsafeSpec, UsageError
+from webdataset.reshaping import creation
 from webdataset.reshaping.creation import check_sources, choose_kind, create_samples
 from webdataset.storage.open_url import open_url
 
@@ -110,6 +112,63 @@ def test_recipe_from_the_network_names_neither_files_nor_commands():
             stream.write(f"a.txt {place}\n".encode())
         with pytest.raises(UnsafeSpec):
             outline("memory://recipes/r.txt")
+
+
+@pytest.mark.parametrize("place", ["pipe:echo made", "PIPE:echo made", "-"])
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl"])
+def test_cells_of_tables_are_no_commands(here, name, place, monkeypatch):
+    """A table that is data runs nothing and reads no standard input; under full trust its commands run."""
+    line = json.dumps({"@txt": place}) if name == "t.jsonl" else f"@txt\n{place}"
+    (here / name).write_text(line + "\n")
+    with pytest.raises(FormatError, match=r"line \d names .* Write a recipe .* WDS_TRUST=full"):
+        outline(name)
+    monkeypatch.setenv("WDS_TRUST", "full")
+    if place.endswith("pipe:echo made"):
+        assert outline(name) == [("000000000", {"txt": b"made\n"})]
+
+
+def test_cells_of_tables_name_files_anywhere(here):
+    """Absolute paths, paths with dots, urls and texts in a table of the user's own are read."""
+    with open_url("memory://cells/a.txt", "wb") as stream:
+        stream.write(b"far")
+    (here / "pipe:echo made").write_bytes(b"a file")
+    (here / "-").write_bytes(b"a file")
+    places = (
+        here / "files/a.txt",
+        "files/deep/../a.txt",
+        "memory://cells/a.txt",
+        "text:pipe:x",
+        "./pipe:echo made",
+        "./-",
+    )
+    (here / "t.csv").write_text("@txt\n" + "".join(f"{place}\n" for place in places))
+    assert [fields["txt"] for _, fields in outline("t.csv")] == [
+        b"a.txt", b"a.txt", b"far", b"pipe:x", b"a file", b"a file",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("t.csv", "txt\nx\n"), ("t.jsonl", '{"txt": "x"}'), ("r", "000000000.txt text:x\n")]
+)
+def test_byte_order_mark(here, name, text):
+    """The mark that spreadsheets write in front of a text is no part of it; a second one is."""
+    (here / name).write_text("\ufeff" + text, encoding="utf-8")
+    assert outline(name) == [("000000000", {"txt": b"x"})]
+    (here / "b.csv").write_text("\ufeff\ufefftxt\n\ufeffx\n", encoding="utf-8")
+    assert outline("b.csv") == [("000000000", {"\ufefftxt": b"\xef\xbb\xbfx"})]
+
+
+def test_large_cells(here, monkeypatch):
+    """Cells of more than 131072 characters are read, up to a bound; the limit of the process stays as it was."""
+    before = csv.field_size_limit()
+    (here / "t.csv").write_text(f"txt\n{'x' * 200_000}\n")
+    samples = create_samples("t.csv")
+    assert len(next(samples).payloads()["txt"]) == 200_000
+    assert csv.field_size_limit() == before
+    monkeypatch.setattr(creation, "_MOST_CELL", 100_000)
+    with pytest.raises(FormatError, match="field limit"):
+        outline("t.csv")
+    assert csv.field_size_limit() == before
 
 
 def test_standard_input_once():

@@ -111,7 +111,7 @@ def test_without_hashes_nonsense_is_refused(recorded):
 
 
 @pytest.mark.parametrize(
-    "name", ["../x.mds", "/etc/passwd", "a/../../x", "pipe:true", "s3://b/x", "..\\x", "c:\\x", ""]
+    "name", ["../x.mds", "/etc/passwd", "a/../../x", "pipe:true", "s3://b/x", "..\\x", "c:\\x", "", "-"]
 )
 def test_files_elsewhere_are_refused(recorded, name):
     """An index cannot name a file outside of its folder, a command or a url."""

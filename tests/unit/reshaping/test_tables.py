@@ -4,6 +4,7 @@ import json
 import struct
 import tracemalloc
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyarrow import feather
 from webdataset.codecs.msgpack_cbor import msgpack_loads
 from webdataset.codecs.numpy_arrays import npy_dumps, npy_loads
 from webdataset.core.errors import AlreadyExists, FormatError, NotFound, SampleError, UsageError, WebDatasetError
+from webdataset.reshaping.conversion import Conversion
 from webdataset.reshaping.creation import make_member
 from webdataset.reshaping.field_values import RowConverter
 from webdataset.reshaping.table_reading import read_hf_dataset, read_table
@@ -273,6 +275,52 @@ def test_class_labels_and_files(tmp_path):
     assert told == ["row 0"]
 
 
+def files_of(*paths):
+    """A table whose files have paths and no bytes."""
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    return pa.table({"image": pa.array([{"bytes": None, "path": path} for path in paths], kind)})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "pipe:echo made", "./pipe:echo made", ".//pipe:echo made", "PIPE:echo made", "-", "./-", "{there}/secret.png",
+        "//{there}/secret.png", "../secret.png", "sub/../../secret.png", "..\\secret.png", "file:{there}/secret.png",
+        "file:secret.png", "http://127.0.0.1:9/a.png", "odd://a/b.png", "",
+    ],
+)  # fmt: skip
+def test_cells_name_files_beside_the_table_only(path, tmp_path, monkeypatch):
+    """A cell of a table is data: it names neither a command, nor a url, nor a file outside of the table's folder."""
+    there, here = tmp_path, tmp_path / "here"
+    here.mkdir()
+    (there / "secret.png").write_bytes(PNG)
+    (here / "secret.png").write_bytes(PNG)
+    monkeypatch.chdir(here)
+    pq.write_table(files_of(path.format(there=there)), "x.parquet")
+    for url in ("x.parquet", str(here / "x.parquet")):
+        with pytest.raises(SampleError, match="row 0: the column 'image' names .* WDS_TRUST=full"):
+            list(RowConverter().convert(read_table(url, "parquet", RowConverter())))
+
+
+def test_files_below_the_table_are_read(tmp_path, monkeypatch):
+    """Files in folders beside the table are read, also where a name has a colon."""
+    (tmp_path / "sub").mkdir()
+    for name in ("sub/a.png", "b:1.png"):
+        (tmp_path / name).write_bytes(PNG)
+    monkeypatch.chdir(tmp_path)
+    assert len(convert(files_of("sub/a.png", "./sub//a.png", "b:1.png"), tmp_path)) == 3
+
+
+def test_full_trust_follows_cells_anywhere(tmp_path, monkeypatch):
+    """Under full trust a cell names any file and command, as tables of 'datasets' name files of its cache."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "a.png").write_bytes(PNG)
+    monkeypatch.setenv("WDS_TRUST", "full")
+    table = files_of(str(tmp_path / "a.png"), "../a.png", "pipe:echo made")
+    found = [fields for _, fields in convert(table, tmp_path / "here")]
+    assert found == [{"image.png": PNG}, {"image.png": PNG}, {"image.bin": b"made\n"}]
+
+
 def write(samples, path, kind="parquet", infer=1000, raw=False, **options):
     """Write samples to a table; return it as pyarrow reads it."""
     columns, rest = infer_columns(samples, infer, raw=raw)
@@ -453,6 +501,34 @@ def test_hf_splits_and_hostile_documents(tmp_path):
         (tmp_path / "train" / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
         with pytest.raises(FormatError, match="no Arrow files"):
             list(read_hf_dataset(str(tmp_path), None, RowConverter()))
+
+
+def test_hf_documents_name_no_commands(tmp_path, monkeypatch):
+    """Files and splits that the documents of a dataset name are files and folders in it, whatever they are called."""
+    monkeypatch.chdir(tmp_path)
+    write_hf_folder([sample("k", cls=b"1")], infer_columns([sample("k", cls=b"1")])[0], "d")
+    monkeypatch.chdir(tmp_path / "d")
+    name = "pipe:touch made; cat data-00000-of-00001.arrow"
+    Path("state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+    with pytest.raises(NotFound):
+        list(read_hf_dataset(".", None, RowConverter()))
+    assert not Path("made").exists()
+    Path("data-00000-of-00001.arrow").rename(name)
+    assert len(list(read_hf_dataset(".", None, RowConverter()))) == 1
+    for split in ("../d", "/d", ".", ""):
+        Path("dataset_dict.json").write_text(json.dumps({"splits": [split]}))
+        with pytest.raises(FormatError, match="no split of this folder"):
+            list(read_hf_dataset(".", None, RowConverter()))
+
+
+def test_tables_called_like_commands(tmp_path, monkeypatch):
+    """A table whose name looks like a command is read as a file, in a folder and where it is named."""
+    monkeypatch.chdir(tmp_path)
+    name = "pipe:touch made; cat x.parquet"
+    pq.write_table(pa.table({"cls": [1]}), tmp_path / name)
+    for source in (".", name):
+        assert len(list(Conversion(RowConverter()).read([source]))) == 1
+    assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
 def test_memory_is_bounded(tmp_path):

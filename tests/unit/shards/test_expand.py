@@ -1,13 +1,15 @@
 """From what a user writes to a list of urls."""
 
 import io
+import os
 from pathlib import Path
 
 import pytest
 
 from webdataset.core.errors import SourceError, UsageError
-from webdataset.shards.expand import expand_source, expand_urls, walk_folder
+from webdataset.shards.expand import expand_source, expand_urls, glob_with_braces, walk_folder
 from webdataset.shards.lists import SimpleShardList
+from webdataset.storage.open_url import open_url
 
 
 @pytest.fixture
@@ -57,6 +59,19 @@ def test_walk_of_a_folder(here):
         list(walk_folder(str(here / "nowhere")))
 
 
+def test_walk_leaves_out_what_is_no_file(here):
+    """Pipes and sockets, which would be waited for, are left out with one warning; links count as what they lead to."""
+    os.mkfifo(here / "p.tar")
+    os.mkfifo(here / "sub/q.tar")
+    (here / "link.tar").symlink_to("p.tar")
+    (here / "good.tar").symlink_to("b.tar")
+    (here / "broken.tar").symlink_to("nowhere")
+    with pytest.warns(UserWarning, match="3 pipes, sockets or devices are left out, '.*link.tar' first") as told:
+        found = list(walk_folder(str(here)))
+    assert [files for _, files in found] == [["a-0.tar", "a-1.tar", "b.tar", "broken.tar", "good.tar"], ["c.tar"]]
+    assert len(told) == 1
+
+
 def test_braces_that_do_not_close():
     """An unbalanced brace is an error that says how to write one."""
     with pytest.raises(UsageError, match="do not close"):
@@ -70,6 +85,31 @@ def test_wildcards(here):
     assert expand_urls("{b,a-*}.tar") == ["b.tar", "a-0.tar", "a-1.tar"]
     assert expand_urls(f"file:{here}/a*") == [f"{here}/a-0.tar", f"{here}/a-1.tar"]
     assert expand_urls("**/c.tar") == ["sub/c.tar"]
+
+
+def test_names_of_found_files_are_no_commands(tmp_path, monkeypatch):
+    """What a wildcard finds is opened literally, whatever the file is called; also where urls are rewritten."""
+    monkeypatch.chdir(tmp_path)
+    names = ["-", "-x.tar", "@x.tar", "a::b.tar", "a{1,2}.tar", "file:x.tar", "pipe:touch made; cat *.tar"]
+    for name in names:
+        (tmp_path / name).write_text(name)
+
+    def read(urls):
+        found = []
+        for url in urls:
+            with open_url(url) as stream:
+                found.append(stream.read().decode())
+        return found
+
+    assert read(expand_urls("*")) == read(expand_urls(expand_urls("*"))) == sorted(names)
+    assert expand_urls("*") == glob_with_braces("*")
+    assert expand_urls("[-@a]*") == ["./-", "./-x.tar", "./@x.tar", "a::b.tar", "a{1,2}.tar"]
+    assert read(SimpleShardList("p*").urls) == [names[-1]]
+    monkeypatch.setenv("WDS_REWRITE", "data:=")
+    assert read(expand_urls("data:*")) == sorted(names)
+    monkeypatch.setenv("WDS_REWRITE", "data:=p")
+    assert read(expand_urls("data:*")) == [names[-1]]
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_file_of_just_that_name(here):

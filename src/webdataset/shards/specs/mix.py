@@ -82,12 +82,12 @@ class Source:
             UnsafeSpec: a specification from the network names what it may not.
             NotFound: wildcards that match no file.
         """
-        from webdataset.shards.expand import _expand_wildcards  # noqa: PLC0415  the same rules for wildcards
+        from webdataset.shards.expand import expand_name  # noqa: PLC0415  the same rules for wildcards
 
         check = self.origin.check
         found = [check(url) for expression in self.shards for url in expand_names(expression)]
         if not self.origin.network:
-            found = [match for url in found for match in _expand_wildcards(url)]
+            found = [match for url in found for match in expand_name(url)]
         low, high = (round(bound * len(found)) for bound in self.subset)
         return found[low:high]
 
