@@ -93,8 +93,8 @@ class Position:
     def identity(self) -> ShardIdentity:
         """Return which object the present shard is read from."""
         if self._identity is None:
-            opened = getattr(self.reader, "opened", None)
-            found = ShardIdentity.of(*(opened or stream_identity(getattr(self.reader, "stream", None))))
+            known = getattr(self.reader, "file_identity", None)
+            found = ShardIdentity.of(*(known or stream_identity(getattr(self.reader, "stream", None))))
             if found.size is None:
                 return found
             self._identity = found

@@ -208,7 +208,7 @@ class ShardReader:
         # what comes now are the shard's last samples
         self._ended = False
         # files that other code opened do not look after themselves, and tell nothing once they are closed
-        self.opened = None if hasattr(self.stream, "identity") else identify_file(self.stream)
+        self.file_identity = None if hasattr(self.stream, "identity") else identify_file(self.stream)
         self._watch: Watch | None = None
         # one that is resumed cannot be observed whole
         if reading.observer is not None and not self._start:
@@ -398,7 +398,7 @@ class ShardReader:
                 if not scanner.waiting:
                     break
                 lists.append(scanner.feed_waiting())
-        if self.opened is not None and stream_identity(self.stream) != self.opened:
+        if self.file_identity is not None and stream_identity(self.stream) != self.file_identity:
             raise errors.ShardChanged("the file was overwritten while it was being read: read it again")
         ended = scanner.finish()
         if scanner.error is not None:

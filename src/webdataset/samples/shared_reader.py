@@ -501,9 +501,9 @@ class StreamReader:
         return getattr(self._own or self.shared.reader, "stream", None)
 
     @property
-    def opened(self) -> tuple[int | None, str | None] | None:
+    def file_identity(self) -> tuple[int | None, str | None] | None:
         """Which object is read, where its stream does not tell once it is closed."""
-        return getattr(self._own or self.shared.reader, "opened", None)
+        return getattr(self._own or self.shared.reader, "file_identity", None)
 
     @property
     def rising(self) -> bool:

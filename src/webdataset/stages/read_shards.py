@@ -150,7 +150,7 @@ class SavedPosition:
         Raises:
             StateMismatch: it has another size.
         """
-        found = getattr(shard.get("reader"), "opened", None) or stream_identity(shard["stream"])
+        found = getattr(shard.get("reader"), "file_identity", None) or stream_identity(shard["stream"])
         compare_identities(str(shard["url"]), self.identity, ShardIdentity.of(*found), warned)
 
     def check_key(self, url: str, sample: Sample) -> None:
