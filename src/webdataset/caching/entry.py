@@ -187,9 +187,12 @@ class CacheEntry:
         """Tell whether a file is of the version that the store has, as far as that is known."""
         if record is None or not record.whole:
             return True
-        # under a chosen name it may be a user's own file
         if not record.is_about(status):
-            return record.size_bytes == status.st_size or not is_cache_name(os.path.basename(self.place.name))  # noqa: PTH119
+            # under a chosen name it may be a user's own file; a copy of another size is none of ours
+            if not is_cache_name(os.path.basename(self.place.name)):  # noqa: PTH119
+                return True
+            if record.size_bytes != status.st_size:
+                return False
         return self.now is None or not record.identity.contradicts(self.now)
 
     def _is_sound(self, descriptor: int, record: EntryMetadata | None, status: os.stat_result) -> bool:

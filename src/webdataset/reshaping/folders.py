@@ -111,6 +111,7 @@ class FolderWriter:
             raise AlreadyExists("this is there already: give another name, or --force to add to it", url=folder)
         self._classes, self._failed, self._dry_run = classes, failed, dry_run
         self._names: set[str] = set()
+        self._folders: set[str] = set()
         self.samples = 0
         self._staging = self._place.parent / f".{self._place.name}.{os.getpid()}-{os.urandom(4).hex()}.partial"
 
@@ -163,7 +164,15 @@ class FolderWriter:
                 key=sample.key,
                 url=sample.url,
             )
+        folders = {parent for name in folded for parent in _parents(name)}
+        clash = next((name for name in folded if name in self._folders or name in folders), None)
+        clash = clash or next((name for name in folders if name in self._names), None)
+        if clash is not None:
+            raise SampleError(
+                f"{clash[:200]!r} would be a file and a folder: change the key first", key=sample.key, url=sample.url
+            )
         self._names.update(folded)
+        self._folders |= folders
         if self._dry_run:
             return
         for name, payload in named:
@@ -200,6 +209,11 @@ class FolderWriter:
                 raise AlreadyExists("something else is in the way: remove it first", url=str(target))
             else:
                 source.replace(target)
+
+
+def _parents(name: str) -> list[str]:
+    """Return the folders that a file stands in."""
+    return [name[:place] for place, letter in enumerate(name) if letter == "/"]
 
 
 def _check_name(name: str, sample: RawSample) -> None:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from webdataset.core.errors import AlreadyExists, SampleError, UsageError, WebDatasetError
+from webdataset.core.tracebacks import warn_user
 from webdataset.reshaping.field_values import Failed
 from webdataset.reshaping.raw_writer import name_numbered
 from webdataset.reshaping.table_columns import TableColumn, choose_columns, make_schema
@@ -301,13 +302,28 @@ def write_hf_folder(
             with TableWriter(str(staging / names[0]), "stream", columns):
                 pass
         _write_documents(staging, columns, names)
-        if place.exists():
-            shutil.rmtree(place)
-        staging.rename(place)
+        _replace_folder(staging, place)
     except BaseException:  # whatever it is: nothing may be left over
         shutil.rmtree(staging, ignore_errors=True)
         raise
     return sum(count for _, count in writer.files)
+
+
+def _replace_folder(staging: Path, place: Path) -> None:
+    """Put a complete folder in the place of another, which is there until then, and again where that fails."""
+    if not place.exists():
+        staging.rename(place)
+        return
+    before = staging.with_name(f"{staging.name}.old")
+    place.rename(before)
+    try:
+        staging.rename(place)
+    except BaseException:  # whatever it is: the old folder is not lost
+        before.rename(place)
+        raise
+    shutil.rmtree(before, ignore_errors=True)
+    if before.exists():
+        warn_user(f"{before}, a folder that was replaced, cannot be removed: remove it when nobody reads it any more")
 
 
 def check_hf_folder(folder: str, *, force: bool) -> None:

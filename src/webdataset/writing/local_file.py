@@ -14,9 +14,14 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from webdataset.core.errors import AlreadyExists, NotFound, SourceError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -99,10 +104,12 @@ class LocalFileOutput:
                 os.fchmod(self._descriptor, stat.S_IMODE(os.stat(self.path).st_mode))  # noqa: PTH116
 
     def _rename(self) -> None:
-        if self.overwrite:
-            if _find_identity(self.path) not in (None, self._found):
-                raise self._make_conflict_error()
-            os.replace(self.partial, self.path)  # noqa: PTH105
+        if self._found is not None:
+            # between the look at the old file and its replacement no other writer may replace it
+            with _lock_file(self.path):
+                if _find_identity(self.path) not in (None, self._found):
+                    raise self._make_conflict_error()
+                os.replace(self.partial, self.path)  # noqa: PTH105
             return
         try:
             os.link(self.partial, self.path)
@@ -135,6 +142,21 @@ class LocalFileOutput:
         """Close the unfinished file and leave it under its partial name, which is returned."""
         self.stream.close()
         return self.partial
+
+
+@contextlib.contextmanager
+def _lock_file(path: str) -> Iterator[None]:
+    """Hold the lock of a file that is there, against others who lock it so; without one, where it cannot be had."""
+    descriptor = -1
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def name_partial(path: str) -> str:

@@ -411,6 +411,37 @@ def test_a_changed_object_is_fetched_again(server, near, forgetful, monkeypatch)
     assert server.downloads() == 2
 
 
+@pytest.mark.parametrize("how", ["touched", "copied"])
+def test_a_copy_with_another_date_is_compared_too(server, near, forgetful, how):
+    """A folder of copies that was itself copied still sees that the store has another object, of the same length."""
+    read(server, near)
+    (copy,) = near.glob("*.tar")
+    if how == "touched":
+        os.utime(copy, (1, 1))
+    else:
+        (near / "other").write_bytes(copy.read_bytes())
+        (near / "other").rename(copy)
+    forgetful()
+    assert read(server, near, revalidate="always") == (old := server.pages["/x.tar"])
+    new = shard("b")
+    assert len(new) == len(old)
+    server.pages["/x.tar"] = new
+    assert read(server, near, revalidate="always") == new
+    assert server.downloads() == 2
+
+
+def test_an_object_that_only_has_a_length_is_compared_by_it(near, forgetful):
+    """A server without validators is asked, and an object of another length is fetched again."""
+    with PacedServer({"/x.tar": shard()}, etags=False) as server:
+        read(server, near)
+        forgetful()
+        assert read(server, near, revalidate="always") == server.pages["/x.tar"]
+        assert server.downloads() == 1
+        server.pages["/x.tar"] = new = shard("b") + shard("c")
+        assert read(server, near, revalidate="always") == new
+        assert server.downloads() == 2
+
+
 def test_copies_outlive_their_store(server, near, forgetful):
     """A store that has lost the object, or is not reached, leaves the copy as it is, and is not asked for a while."""
     body = server.pages.pop("/x.tar")

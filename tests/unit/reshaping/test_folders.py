@@ -43,6 +43,18 @@ def test_names_that_meet(second, tmp_path):
         FolderWriter(str(tmp_path / "e")).write_all([sample("a", txt=b"1"), second])
 
 
+@pytest.mark.parametrize("first", ["d.txt/1", "d.txt/1/2"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_sample_that_is_left_out_is_left_out_whole(first, dry_run, tmp_path):
+    """Where one of its files cannot be beside the others, none of its files is written; trying says the same."""
+    told = []
+    writer = FolderWriter(str(tmp_path / "d"), failed=lambda key, _: told.append(key), dry_run=dry_run)
+    writer.write_all([sample(first, txt=b"1"), sample("d", cls=b"2", txt=b"3"), sample("d.txt", cls=b"4")])
+    assert (told, writer.samples) == (["d"], 2)
+    if not dry_run:
+        assert files(tmp_path / "d") == {f"{first}.txt": b"1", "d.txt.cls": b"4"}
+
+
 def test_what_is_there_stays(tmp_path):
     """A folder with files is refused; with force, files are added, but never through a link out of it."""
     place = tmp_path / "d"

@@ -1,6 +1,7 @@
 """Parquet and Arrow tables: the types of columns, both ways; what is refused, and by which name."""
 
 import json
+import shutil
 import struct
 import tracemalloc
 from decimal import Decimal
@@ -550,3 +551,36 @@ def test_memory_is_bounded(tmp_path):
     assert count == 1000
     assert most < 150 << 20
     assert peak < 150 << 20
+
+
+@pytest.mark.parametrize("what", ["rename", "rmtree"])
+def test_a_hf_folder_that_cannot_be_replaced(tmp_path, monkeypatch, what):
+    """Until the new one is in its place the old one is there; what cannot be removed of it is told."""
+    columns, rest = infer_columns([sample("old", cls=b"1")])
+    folder = tmp_path / "d"
+    write_hf_folder(rest, columns, str(folder))
+
+    def keys():
+        return [row.key for row in RowConverter().convert(read_hf_dataset(str(folder), None, RowConverter()))]
+
+    assert keys() == ["old"]
+    new = [sample("new", cls=b"2")]
+    if what == "rename":
+        rename = Path.rename
+
+        def refuse(self, target):
+            if self.name.endswith(".partial"):
+                raise OSError("no")
+            return rename(self, target)
+
+        monkeypatch.setattr(Path, "rename", refuse)
+        with pytest.raises(OSError, match="no"):
+            write_hf_folder(new, columns, str(folder), force=True)
+        assert keys() == ["old"]
+        assert [each.name for each in tmp_path.iterdir()] == ["d"]
+        return
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **kw: None if str(path).endswith(".old") else rmtree(path, **kw))
+    with pytest.warns(UserWarning, match="cannot be removed"):
+        write_hf_folder(new, columns, str(folder), force=True)
+    assert keys() == ["new"]

@@ -454,3 +454,39 @@ closed.close()
     assert str(kept) in done.stderr
     assert members(kept) == [("a.txt", b"1")]
     assert [path.name for path in tmp_path.glob("*.tar") if path != kept] == ["b.tar"]
+
+
+def _close_together(path, barrier, rounds, results):
+    for number in range(rounds):
+        writer = TarWriter(f"{path}{number}.tar", encoder=False)
+        writer.write({"__key__": str(os.getpid()), "x": b"1"})
+        barrier.wait(60)
+        try:
+            writer.close()
+        except AlreadyExists:
+            results.put((number, "refused"))
+        else:
+            results.put((number, str(os.getpid())))
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_writers_of_one_name_that_close_at_the_same_moment(tmp_path, old):
+    """One of them is told: no shard is lost without a word, whether the file is new or replaces another."""
+    rounds = 120
+    if old:
+        for number in range(rounds):
+            (tmp_path / f"{number}.tar").write_bytes(b"old")
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(2), context.SimpleQueue()
+    workers = [
+        context.Process(target=_close_together, args=(f"{tmp_path}/", barrier, rounds, results)) for _ in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    outcomes = [results.get() for _ in range(2 * rounds)]
+    for worker in workers:
+        worker.join(60)
+    for number in range(rounds):
+        (kept,) = {outcome for place, outcome in outcomes if place == number} - {"refused"}
+        assert members(tmp_path / f"{number}.tar") == [(f"{kept}.x", b"1")]
+    assert sum(outcome == "refused" for _, outcome in outcomes) == rounds
