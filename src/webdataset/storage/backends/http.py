@@ -183,6 +183,7 @@ class HttpObject(HttpRemoteObject):
         super().__init__(url)
         self._session = HttpSession(url, storage_options, headers)
         self._timeouts = timeouts or (CONNECT_SECONDS, READ_SECONDS)
+        self._first_date: str | None = None
 
     def request(self, offset: int, size: int | None, known: ObjectVersion | None) -> HttpAnswer:
         """Send one GET; a server that gives no ranges of the bytes it stores raises ``NoRandomAccess``."""
@@ -194,9 +195,19 @@ class HttpObject(HttpRemoteObject):
         if size is not None:
             self._refuse_whole(response, known)
         headers = response.headers
+        self._compare_dates(response, offset, known)
         if known is None and _is_recent(headers.get("Last-Modified"), headers.get("Date")):
             headers = override_headers(headers, {} if strong_etag(headers) else {"Last-Modified": None})
         return HttpAnswer(response.status, headers, response)
+
+    def _compare_dates(self, response: HttpResponse, offset: int, known: ObjectVersion | None) -> None:
+        """Refuse an object whose date differs from the first one, where that was too recent to prove anything alone."""
+        date = response.headers.get("Last-Modified")
+        if known is None:
+            self._first_date = date
+        elif known.validator() is None and None not in (date, self._first_date) and date != self._first_date:
+            response.close()
+            raise object_changed_error(self.url, offset)
 
     def version(self, headers: Mapping[str, str], length: int | None) -> ObjectVersion:
         """Return the ETag, if it is strong, and the date of the last change."""
