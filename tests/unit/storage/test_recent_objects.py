@@ -1,4 +1,4 @@
-"""Objects that were written in the second in which they are first asked for: their date proves nothing, and may refuse."""
+"""Objects that were written in the second in which they are first asked for: their date proves nothing alone."""
 
 import http.server
 import threading
