@@ -26,6 +26,7 @@ from webdataset.core.errors import SplitSample, UsageError
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.samples.grouping import Grouper, Sample
+from webdataset.samples.links import LinkResolver, ReadAt, make_read_at
 from webdataset.tar.member_assembly import Member
 from webdataset.tar.walker import TarWalker
 
@@ -336,11 +337,20 @@ class PassedHeaders:
         self._grouper.open({"__url__": url})
         self._finished = FinishedKeys(url, self._grouper, refuse=False)
         self._stop = stop
+        self._read_at: ReadAt | None = None
+        rename = getattr(reading, "rename_files", None)
+        self._links = LinkResolver(url, reading.limits, lambda: self._read_at, rename, places=True)
 
     def feed(self, piece: bytes, offset: int) -> None:
         """Take bytes of the tar stream, from an offset on that is at most where the next header starts."""
         places = self._walk.walk(piece[: self._stop - offset], offset)
         members: list[Member] = [(place.name, b"", place.offset) for place in places]
+        # a link that is read is a field as any other
+        linked = self._walk.payloadless
+        for some in self._links.resolve(members, linked, self._grouper) if linked else (members,):
+            self._add(some)
+
+    def _add(self, members: list[Member]) -> None:
         samples = self._grouper.add(members)
         while True:
             if samples:
@@ -362,6 +372,7 @@ class PassedHeaders:
         The seekable stream stands afterwards where it stood.
         """
         place = stream.tell()
+        self._read_at = make_read_at(stream, stream.tell)
         size = _LARGE
         try:
             while self._walk.error is None:

@@ -1,6 +1,9 @@
 """States of elastic runs where seeds are drawn, rules for names raise, and streams are of other code."""
 
+import gzip
 import io
+import tarfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -136,3 +139,43 @@ def test_a_function_after_a_loader_has_no_state(shards, workers):
     with pytest.raises(UsageError, match="in front of elastic"):
         run.state_dict()
     assert len(list(items)) == 59
+
+
+def write_links(path, again):
+    """Write ten samples with a hard link each, twice; the second time with links, or without."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for linked in (True, again):
+            for number in range(10):
+                for field in ("cls", "txt"):
+                    member = tarfile.TarInfo(f"{number:02d}.{field}")
+                    member.size = 3
+                    archive.addfile(member, io.BytesIO(b"abc"))
+                if linked:
+                    member = tarfile.TarInfo(f"{number:02d}.lnk")
+                    member.type, member.linkname = tarfile.LNKTYPE, f"{number:02d}.txt"
+                    archive.addfile(member)
+
+
+@pytest.mark.parametrize("how", ["{}", "pipe:cat {}", "{}.gz"])
+@pytest.mark.parametrize(("again", "count"), [(True, 20), (False, 10)])
+def test_links_are_fields_of_the_samples_before(tmp_path, how, again, count):
+    """A joined archive whose samples hold links: copies are told from parts alike, wherever a run goes on."""
+    path = tmp_path / "a.tar"
+    write_links(path, again)
+    Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
+
+    def make():
+        url = how.format(path)
+        return wds.WebDataset(url, shardshuffle=False, handler=wds.ignore_and_continue).elastic(1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = keys(make())
+        assert len(whole) == count
+        for cut in range(1, count):
+            run = iter(make())
+            given = keys(next(run) for _ in range(cut))
+            state = run.state_dict()
+            # one that is dropped warns of the keys that came again
+            del run
+            assert given + keys(make().elastic_run(state=state, continue_epochs=False)) == whole
