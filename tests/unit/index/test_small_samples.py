@@ -3,6 +3,7 @@
 import os
 import random
 from array import array
+from functools import partial
 
 import pytest
 from hypothesis import assume, given
@@ -12,11 +13,11 @@ import webdataset as wds
 from webdataset.index.entries import SampleEntries, SampleEntry
 from webdataset.index.indexed_shard import IndexedShard
 from webdataset.index.small_samples import SmallSampleReader, open_small_samples
-from webdataset.samples.native_core import find_native
+from webdataset.samples.native_core import load_native
 from webdataset.storage.random_access import LocalRanges
 from webdataset.testing import archives
 
-native = pytest.mark.skipif(find_native() is None, reason="the native core is not used")
+native = pytest.mark.skipif(load_native()[0] is None, reason="the native core is not compiled")
 
 SHAPES = st.lists(st.lists(st.integers(0, 700), min_size=1, max_size=3), min_size=1, max_size=12)
 KEYS = st.sampled_from(["{:04d}", "{}", "folder/{}", "é{}", "\udcff{}", "x" * 88 + "{:04d}", "x" * 90 + "{:02d}"])
@@ -35,9 +36,9 @@ def write_shard(path, shapes, key):
 
 
 def readers(index, ranges):
-    """Return the reader in Python and the one that is used."""
-    entries = index.entries
-    return SmallSampleReader(index, entries, ranges).read, open_small_samples(index, ranges)
+    """Return the reader in Python and the one in C."""
+    reader = SmallSampleReader(index, index.entries, ranges)
+    return reader.read, partial(load_native()[0].read_small_sample, reader.describe_file())
 
 
 @native
@@ -128,7 +129,7 @@ def test_files_that_changed_and_what_is_no_number(tmp_path):
     os.utime(path, ns=(1, 1))
     assert used(1) is python(1) is None
     with pytest.raises(TypeError, match="a description of the file"):
-        find_native().read_small_sample((1, 2), 3)
+        load_native()[0].read_small_sample((1, 2), 3)
 
 
 def test_the_reader_lets_go_of_its_shard(tmp_path):
@@ -138,6 +139,7 @@ def test_the_reader_lets_go_of_its_shard(tmp_path):
     shard = IndexedShard(str(path))
     shard[0]
     assert shard.quick is not None
+    assert shard.quick(1) == open_small_samples(shard.index, shard._ranges)(1)
     assert shard[1] == shard.quick(1)
     descriptor = shard._ranges.descriptor
     shard.close()
