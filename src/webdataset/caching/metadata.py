@@ -220,11 +220,11 @@ def fetch_version(place: EntryPaths, resolved: ResolvedUrl, policy: str) -> Obje
         return None
     record = read_metadata(place.record)
     host = "/".join(resolved.target.split("/", 3)[:3])
-    # what has no validator may still have another length
+    # an object without a validator is compared by its length
     if (
         record is None
         or not (record.whole and record.origin is not None)
-        or (record.identity.length is None and not record.identity.provable())
+        or record.identity.length is None
         or _silent_hosts.get(host, 0.0) > time.monotonic()
     ):
         return None

@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None, *, program: str = "wids-index") -> i
     try:
         status: int = getattr(home, chosen.verb)(chosen)
     except BrokenPipeError:
-        sys.stderr.close()  # nobody listens any more
+        sys.stderr.close()  # its reader has gone
         return DONE
     except UsageError as error:
         print(f"{program}: {error}", file=sys.stderr)

@@ -88,8 +88,8 @@ class TaskRetries:
     """Counts attempts.
 
     Args:
-        retries: attempts after the first one, for errors that may pass; a process that dies, which may be nobody's
-            fault, is forgiven four times as often.
+        retries: attempts after the first one, for errors that may pass; a process that dies, which may be no fault of
+            the shard, is forgiven four times as often.
     """
 
     def __init__(self, retries: int) -> None:

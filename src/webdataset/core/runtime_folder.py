@@ -16,7 +16,7 @@ FILE_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os,
 
 
 def open_runtime_folder() -> str:
-    """Return the folder's path; it exists, is of this user, and of nobody else.
+    """Return the folder's path; it exists, and belongs to this user alone.
 
     Raises:
         OSError: there is no such folder on this system, it cannot be made, or another user owns or may enter it.

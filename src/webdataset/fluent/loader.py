@@ -167,7 +167,7 @@ class WebLoader(DataPipeline, FluidInterface):
             dataset.chosen_epoch = None
         if self.seed is None and self._lent is None and isinstance(dataset, ElasticMixin):
             # one seed for all epochs of this loader: a state names it, and may have named it before
-            self._lent = dataset._lent or choose_seeds(None)  # noqa: SLF001  of one design
+            self._lent = dataset._lent or choose_seeds(None)  # noqa: SLF001  the seed that its state named
         run = super()._begin()
         self.chosen_epoch = None
         return run

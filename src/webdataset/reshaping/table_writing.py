@@ -323,7 +323,7 @@ def _replace_folder(staging: Path, place: Path) -> None:
         raise
     shutil.rmtree(before, ignore_errors=True)
     if before.exists():
-        warn_user(f"{before}, a folder that was replaced, cannot be removed: remove it when nobody reads it any more")
+        warn_user(f"{before}, a folder that was replaced, cannot be removed: remove it once no process reads it")
 
 
 def check_hf_folder(folder: str, *, force: bool) -> None:

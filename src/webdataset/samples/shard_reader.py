@@ -318,7 +318,7 @@ class ShardReader:
             yield from taker.take_lists(scanner)
 
     def _at_end(self) -> bool:
-        """Tell whether all of a local file has been read, and nobody looks on who is to see when its samples go."""
+        """Tell whether all of a local file has been read, and no observer is to see when its samples go."""
         stream = self.stream
         if type(stream) is not LocalFileStream or self._watch is not None or self._compression is not None:
             return False

@@ -101,7 +101,7 @@ class SharedReaders:
             own = [number for number in shared_by if number in self._streams]
             if len(own) == len(shared_by):  # all samples are read here
                 find_table = None
-            if stream not in own or (len(own) == 1 and find_table is None):  # one alone shares with nobody
+            if stream not in own or (len(own) == 1 and find_table is None):  # a single stream has none to share with
                 return None
             self._forget_before(epoch - 1)
             self._readers[key] = reader = SharedReader(self, shard, reading, own, open_shards, find_table)

@@ -139,7 +139,7 @@ class AllowedKeys:
         try:
             return key in self.keys()
         except (OSError, ConfigError):
-            # a folder that cannot be read lets nobody in
+            # where the folder cannot be read, no client is let in
             return False
 
 

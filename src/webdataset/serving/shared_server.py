@@ -288,7 +288,7 @@ class SharedServer:
         self._drop(trainer)
 
     def _warn(self, now: float) -> None:
-        """Say in the log for whom the stream waits."""
+        """Log which trainer the stream waits for."""
         if now - self._quiet < _WARN_SECONDS:
             return
         self._quiet = now

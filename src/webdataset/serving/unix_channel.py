@@ -223,7 +223,7 @@ def _read_far(size: object, descriptors: list[int]) -> bytes:
 
 
 def check_memory_file(descriptor: int, size: int) -> None:
-    """Refuse a file that is not a memory file of at least this size which nobody can shrink.
+    """Refuse a file that is not a memory file of at least this size, sealed against shrinking.
 
     Raises:
         ChannelError: it is none.

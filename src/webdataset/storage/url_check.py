@@ -1,4 +1,4 @@
-"""Checks how a url is opened: which service, as whom, over which proxy, and whether it answers; no secret is shown.
+"""Checks how a url is opened: which service, account and proxy, and whether it answers; no secret is shown.
 
 What says who asks is looked up as the backends do, by name and place alone: the value of a key or token is read by the
 backend when it opens the url, and never put into a report. Text of users and services passes through
