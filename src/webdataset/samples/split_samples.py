@@ -26,11 +26,11 @@ from webdataset.core.errors import SplitSample, UsageError
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.samples.grouping import Grouper, Sample
-from webdataset.samples.links import LinkResolver, ReadAt, make_read_at
 from webdataset.tar.member_assembly import Member
 from webdataset.tar.walker import TarWalker
 
 if TYPE_CHECKING:
+    from webdataset.samples.links import LinkResolver
     from webdataset.samples.shard_reader import TarReadingRules
 
 POLICIES = ("error", "warn", "ignore")
@@ -337,9 +337,10 @@ class PassedHeaders:
         self._grouper.open({"__url__": url})
         self._finished = FinishedKeys(url, self._grouper, refuse=False)
         self._stop = stop
-        self._read_at: ReadAt | None = None
-        rename = getattr(reading, "rename_files", None)
-        self._links = LinkResolver(url, reading.limits, lambda: self._read_at, rename, places=True)
+        self._url, self._reading = url, reading
+        # what is walked, where it can be read anywhere
+        self._stream: IO[bytes] | None = None
+        self._links: LinkResolver | None = None
 
     def feed(self, piece: bytes, offset: int) -> None:
         """Take bytes of the tar stream, from an offset on that is at most where the next header starts."""
@@ -347,8 +348,17 @@ class PassedHeaders:
         members: list[Member] = [(place.name, b"", place.offset) for place in places]
         # a link that is read is a field as any other
         linked = self._walk.payloadless
-        for some in self._links.resolve(members, linked, self._grouper) if linked else (members,):
+        for some in self._open_links().resolve(members, linked, self._grouper) if linked else (members,):
             self._add(some)
+
+    def _open_links(self) -> "LinkResolver":
+        if self._links is None:
+            from webdataset.samples.links import LinkResolver, make_read_at  # noqa: PLC0415  most shards have no links
+
+            stream, rename = self._stream, getattr(self._reading, "rename_files", None)
+            read_at = None if stream is None else make_read_at(stream, stream.tell)
+            self._links = LinkResolver(self._url, self._reading.limits, lambda: read_at, rename, places=True)
+        return self._links
 
     def _add(self, members: list[Member]) -> None:
         samples = self._grouper.add(members)
@@ -372,7 +382,7 @@ class PassedHeaders:
         The seekable stream stands afterwards where it stood.
         """
         place = stream.tell()
-        self._read_at = make_read_at(stream, stream.tell)
+        self._stream = stream
         size = _LARGE
         try:
             while self._walk.error is None:
