@@ -20,7 +20,7 @@
 #endif
 
 /* raised by one where the arguments or the result of a function change; native_core.py compares it */
-#define PROTOCOL 3
+#define PROTOCOL 4
 #ifndef SOURCE
 #define SOURCE "" /* digest of these files, where scripts/hatch_build.py compiles it */
 #endif
@@ -39,5 +39,21 @@ static PyObject *look_up(PyObject *dict, PyObject *name)
 #endif
     return value;
 }
+
+#if defined(FREE_THREADED) && defined(_MSC_VER)
+#include <intrin.h>
+#define SWAP(place, value) _InterlockedExchange((volatile long *)(place), (value))
+#elif defined(FREE_THREADED)
+#define SWAP(place, value) __atomic_exchange_n((place), (value), __ATOMIC_ACQ_REL)
+#else
+/* the global lock is held, but for what code of others does when objects are made or released */
+static int swap(int *place, int value)
+{
+    int before = *place;
+    *place = value;
+    return before;
+}
+#define SWAP(place, value) swap((place), (value))
+#endif
 
 #endif

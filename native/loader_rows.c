@@ -1,5 +1,6 @@
-/* Two loops of a loader's workers: webdataset.loading.worker.WorkerLoop._draw and the usual case of
-   webdataset.loading.columns.collate_rows. They keep no state, and the errors that they raise are those of what they call. */
+/* Loops of a loader's workers: webdataset.loading.worker.WorkerLoop._draw, the usual case of
+   webdataset.loading.columns.collate_rows, and how webdataset.loading.ipc sends lists of bytes and texts. They keep no
+   state, and the errors that they raise are those of what they call. */
 
 #include "core.h"
 
@@ -77,6 +78,107 @@ unlike:
 done:
     while (made > 0) Py_DECREF(columns[--made]);
     return found;
+}
+
+/* -- lists of small bytes and texts, as one message */
+
+#define REPEATED UINT32_MAX
+
+/* The bytes of a value, borrowed: of a text, as UTF-8. NULL where it has none. */
+static const char *view_value(PyObject *value, PyTypeObject *kind, Py_ssize_t *length)
+{
+    if (Py_TYPE(value) != kind) return NULL;
+    if (kind == &PyUnicode_Type) {
+        const char *text = PyUnicode_AsUTF8AndSize(value, length);
+        /* one with a surrogate is pickled, as is one that there is no memory for */
+        if (text == NULL) PyErr_Clear();
+        return text;
+    }
+    *length = PyBytes_Size(value);
+    return PyBytes_AsString(value);
+}
+
+PyDoc_STRVAR(pack_values_doc,
+"pack_values(values) -> bytes or None\n\n"
+"Bytes that unpack_values makes a list of again; None where the values are not all bytes, or all texts.\n\n"
+"The sizes come first, four bytes each, then all content. A value that is the one before it has no content.");
+
+static PyObject *pack_values(PyObject *module, PyObject *values)
+{
+    (void)module;
+    if (!PyList_CheckExact(values)) Py_RETURN_NONE;
+    Py_ssize_t count = PyList_Size(values), total, length = 0;
+    PyTypeObject *kind = count ? Py_TYPE(PyList_GetItem(values, 0)) : NULL;
+    if (kind != &PyBytes_Type && kind != &PyUnicode_Type) Py_RETURN_NONE;
+    if (count > INT32_MAX / 4) Py_RETURN_NONE;
+    total = 4 * count;
+    PyObject *before = NULL;
+    for (Py_ssize_t row = 0; row < count; row++) {
+        PyObject *value = PyList_GetItem(values, row);
+        if (value != before && (view_value(value, kind, &length) == NULL || length >= INT32_MAX)) Py_RETURN_NONE;
+        if (value != before) total += length;
+        before = value;
+    }
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, total);
+    if (packed == NULL) return NULL;
+    char *sizes = PyBytes_AsString(packed), *content = sizes + 4 * count;
+    before = NULL;
+    for (Py_ssize_t row = 0; row < count; row++) {
+        PyObject *value = PyList_GetItem(values, row);
+        uint32_t size = REPEATED;
+        if (value != before) {
+            const char *bytes = view_value(value, kind, &length);
+            memcpy(content, bytes, (size_t)length);
+            content += length;
+            size = (uint32_t)length;
+        }
+        memcpy(sizes + 4 * row, &size, sizeof size);
+        before = value;
+    }
+    return packed;
+}
+
+PyDoc_STRVAR(unpack_values_doc,
+"unpack_values(packed, count, text, rows, start, step)\n\n"
+"Put so many values that pack_values was given into a list, from rows[start] on in steps; text: they are texts.\n"
+"ValueError: it gave no such bytes; IndexError: the list has no such row.");
+
+static PyObject *unpack_values(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    (void)module;
+    if (given != 6 || !PyBytes_CheckExact(args[0]) || !PyList_CheckExact(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "unpack_values(packed, count, text, rows, start, step)");
+        return NULL;
+    }
+    Py_ssize_t count = PyLong_AsSsize_t(args[1]), start = PyLong_AsSsize_t(args[4]), step = PyLong_AsSsize_t(args[5]);
+    int text = PyObject_IsTrue(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    Py_ssize_t length = PyBytes_Size(args[0]), at = 4 * count, end = PyList_Size(args[3]);
+    if (count < 0 || count > length / 4) goto unknown;
+    if (count > 0 && (start < 0 || start >= end || step < 1 || (count - 1) > (end - 1 - start) / step)) {
+        PyErr_SetString(PyExc_IndexError, "there are no rows for these values");
+        return NULL;
+    }
+    const char *packed = PyBytes_AsString(args[0]);
+    PyObject *value = NULL;
+    for (Py_ssize_t row = 0; row < count; row++) {
+        uint32_t size;
+        memcpy(&size, packed + 4 * row, sizeof size);
+        if (size == REPEATED && value != NULL) Py_INCREF(value);
+        else if (size > (size_t)(length - at)) goto unknown;
+        else {
+            value = text ? PyUnicode_DecodeUTF8(packed + at, (Py_ssize_t)size, NULL)
+                         : PyBytes_FromStringAndSize(packed + at, (Py_ssize_t)size);
+            if (value == NULL) return NULL;
+            at += (Py_ssize_t)size;
+        }
+        /* it stays in the list, which is not changed meanwhile */
+        if (PyList_SetItem(args[3], start + row * step, value) < 0) return NULL;
+    }
+    if (at == length) Py_RETURN_NONE;
+unknown:
+    PyErr_SetString(PyExc_ValueError, "these are no values that were packed");
+    return NULL;
 }
 
 /* -- drawing samples */

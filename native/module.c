@@ -4,6 +4,7 @@
 #include "take_samples.c"
 #include "indexed_samples.c"
 #include "loader_rows.c"
+#include "stage_gates.c"
 #include "stream_states.c"
 
 static PyMethodDef module_methods[] = {
@@ -13,19 +14,28 @@ static PyMethodDef module_methods[] = {
     {"is_unchanged", is_unchanged, METH_VARARGS, is_unchanged_doc},
     {"read_small_sample", (PyCFunction)(void (*)(void))read_small_sample, METH_FASTCALL, read_small_sample_doc},
 #endif
+    {"pack_values", pack_values, METH_O, pack_values_doc},
     {"sum_streams", (PyCFunction)(void (*)(void))sum_streams, METH_FASTCALL, sum_streams_doc},
+    {"unpack_values", (PyCFunction)(void (*)(void))unpack_values, METH_FASTCALL, unpack_values_doc},
     {"write_steps", (PyCFunction)(void (*)(void))write_steps, METH_FASTCALL, write_steps_doc},
     {NULL, NULL, 0, NULL},
 };
 
+static int add_type(PyObject *module, const char *name, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type == NULL) return -1;
+    int failed = PyModule_AddObjectRef(module, name, type);
+    Py_DECREF(type);
+    return failed;
+}
+
 static int start_module(PyObject *module)
 {
     fill_crc_tables();
-    PyObject *type = PyType_FromModuleAndSpec(module, &Taker_spec, NULL);
-    if (type == NULL) return -1;
-    int failed = PyModule_AddObjectRef(module, "Taker", type);
-    Py_DECREF(type);
-    if (failed < 0) return -1;
+    if (add_type(module, "Taker", &Taker_spec) < 0) return -1;
+    if (add_type(module, "Gate", &Gate_spec) < 0) return -1;
+    if (add_type(module, "Outlet", &Outlet_spec) < 0) return -1;
     if (PyModule_AddStringConstant(module, "SOURCE", SOURCE) < 0) return -1;
     return PyModule_AddIntConstant(module, "PROTOCOL", PROTOCOL);
 }

@@ -50,22 +50,6 @@ typedef struct {
     Extension known[KNOWN];
 } Taker;
 
-#if defined(FREE_THREADED) && defined(_MSC_VER)
-#include <intrin.h>
-#define SWAP(place, value) _InterlockedExchange((volatile long *)(place), (value))
-#elif defined(FREE_THREADED)
-#define SWAP(place, value) __atomic_exchange_n((place), (value), __ATOMIC_ACQ_REL)
-#else
-/* the global lock is held, but for what code of others does when objects are made or released */
-static int swap(int *place, int value)
-{
-    int before = *place;
-    *place = value;
-    return before;
-}
-#define SWAP(place, value) swap((place), (value))
-#endif
-
 /* Octal text with spaces around it, ended by NUL or by the end of the field; -1 where it is anything else. */
 static long long read_octal(const unsigned char *field, int length)
 {

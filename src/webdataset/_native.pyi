@@ -1,5 +1,7 @@
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
+
+_Item = TypeVar("_Item")
 
 PROTOCOL: int
 SOURCE: str
@@ -22,6 +24,18 @@ def draw(
 def gather(
     samples: list[object], keys: tuple[object, ...] | None, /
 ) -> list[tuple[list[object], type | None, int]] | None: ...
+def pack_values(values: list[Any], /) -> bytes | None: ...
+def unpack_values(packed: bytes, count: int, text: bool, rows: list[Any], start: int, step: int, /) -> None: ...
+
+class Gate(Iterator[_Item]):
+    def __init__(
+        self, items: Iterator[_Item], step: Callable[[Iterator[_Item]], _Item], timing: bytearray, /
+    ) -> None: ...
+    def __next__(self) -> _Item: ...
+
+class Outlet(Iterator[_Item]):
+    def __init__(self, items: Iterator[_Item], step: Callable[[Iterator[_Item]], tuple[_Item, int]], /) -> None: ...
+    def __next__(self) -> _Item: ...
 
 class Taker:
     def __init__(self, stamp: dict[str, Any], fields: dict[str, str], common: dict[str, str], /) -> None: ...

@@ -162,9 +162,10 @@ def _describe_waiting(loader: LoaderOptions, workers: int) -> str:
     if bounds is None:
         factor = getattr(loader, "prefetch_factor", None) or 2
         return f"up to {workers * factor:,} {what} wait; torch knows no bound in bytes"
-    count, size_bytes = bounds
-    many = "items of each worker" if loader.batch_size is None else "batches"
-    return f"workers are at most {count:,} {many} ahead, and {format_bytes(size_bytes)} (one is always allowed)"
+    few, many, size_bytes = bounds
+    small = f" ({many:,} small ones)" if many > few else ""
+    of_each = "items of each worker" if loader.batch_size is None else "batches"
+    return f"workers are at most {few:,} {of_each} ahead{small}, and {format_bytes(size_bytes)} (one is always allowed)"
 
 
 def format_bytes(size_bytes: int) -> str:

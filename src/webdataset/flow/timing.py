@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import SkipCounts, count_skipped
 from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
+from webdataset.samples.native_core import find_native
 from webdataset.stages.base import FilterFunction, Item, Stage, stage_title
 from webdataset.stages.checks import CheckSamples
 from webdataset.stages.read_shards import ReadShards
@@ -131,7 +132,6 @@ _STEP = 6  # what a timed step costs beside its gates, in gates
 _LEARNING = 200
 
 Row = tuple[str, int, float]  # name, samples given, seconds
-Gate = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 class StageMeter:
@@ -162,7 +162,7 @@ class StageMeter:
         self._pulls, self._taken = 0, 0.0  # in timed steps but edges
         self._streams: dict[int, bool] = {}
         self._random = random.Random(0)  # noqa: S311  decides when the clock is read
-        self._gate, self._outlet = _make_gates(self)
+        self._gates = _Gates(self)
 
     @property
     def inside(self) -> "InnerMeter":
@@ -186,7 +186,7 @@ class StageMeter:
             if isinstance(runner.stage, CheckSamples) and not last:
                 continue
             row = self._row(number, find_report_name(runner, source=number == 0), outer=outer)
-            runner.gate = functools.partial(self._outlet if last else self._gate, row=row)
+            runner.gate = functools.partial(self._gates.outlet if last else self._gates.gate, row=row)
 
     def _chosen(self, stream: StreamNumber | None, *, outer: bool) -> bool:
         if stream is None or self._budget >= 1:
@@ -321,44 +321,79 @@ class _StageSums:
         self.samples += [0] * (rows - len(self.samples))
 
 
-def _make_gates(meter: StageMeter) -> tuple[Callable[..., Iterator[Any]], Callable[..., Iterator[Any]]]:
-    """Return the gate between two stages, and the one after the last: they share a variable, the cheapest to ask."""
-    timing: Any  # True or False; it changes while generators are parked
+class _Gates:
+    """Makes the gates of a meter; they share a byte that says whether the present step is timed.
 
-    def gate(items: Iterator[Any], row: int) -> Iterator[Any]:
-        try:
-            while True:
-                while timing:
-                    yield meter.time_step(items, row)
-                for item in items:
-                    yield item
-                    if timing:
-                        break
-                else:
-                    return
-                del item
-        except StopIteration:
-            return
+    The native core has both kinds: items pass them several times faster.
 
-    def outlet(items: Iterator[Any], row: int) -> Iterator[Any]:
-        nonlocal timing
-        gap, first = 0, True
-        try:
-            while True:
-                yield from islice(items, gap)
-                timing = True
-                try:
-                    item = meter.step(items, row, gap + 1, first=first)
-                finally:
-                    timing = False
-                gap, first = meter.gap(), False
-                yield item
-                del item
-        except StopIteration:
-            return
+    Args:
+        meter: the meter.
+    """
 
-    timing = False
-    return gate, outlet
+    def __init__(self, meter: StageMeter) -> None:
+        self._meter = meter
+        self._timing = bytearray(1)
+        self._core = find_native()
+
+    def gate(self, items: Iterator[Any], row: int) -> Iterator[Any]:
+        """Return what stands between two stages."""
+        draw = functools.partial(self._meter.time_step, row=row)
+        if self._core is not None:
+            return cast("Iterator[Any]", self._core.Gate(items, draw, self._timing))
+        return pass_gate(items, draw, self._timing)
+
+    def outlet(self, items: Iterator[Any], row: int) -> Iterator[Any]:
+        """Return what stands after the last stage."""
+        weight, first = 1, True
+        meter, timing = self._meter, self._timing
+
+        def time_draw(items: Iterator[Any]) -> tuple[Any, int]:
+            nonlocal weight, first
+            timing[0] = 1
+            try:
+                item = meter.step(items, row, weight, first=first)
+            finally:
+                timing[0] = 0
+            gap = meter.gap()
+            weight, first = gap + 1, False
+            return item, gap
+
+        if self._core is not None:
+            return cast("Iterator[Any]", self._core.Outlet(items, time_draw))
+        return pass_outlet(items, time_draw)
+
+
+def pass_gate(items: Iterator[Item], draw: Callable[[Iterator[Item]], Item], timing: bytearray) -> Iterator[Item]:
+    """Let items pass.
+
+    Args:
+        items: the items.
+        draw: draws one that is timed.
+        timing: its first byte says whether the present step is.
+    """
+    try:
+        while True:
+            yield draw(items) if timing[0] else next(items)
+    except StopIteration:
+        return
+
+
+def pass_outlet(items: Iterator[Item], draw: Callable[[Iterator[Item]], tuple[Item, int]]) -> Iterator[Item]:
+    """Let items pass.
+
+    Args:
+        items: the items.
+        draw: draws one that is timed; gives it and how many pass before the next of those.
+    """
+    gap = 0
+    try:
+        while True:
+            yield from islice(items, gap)
+            item, gap = draw(items)
+            yield item
+            del item
+    except StopIteration:
+        return
 
 
 class InnerMeter:

@@ -17,29 +17,53 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from webdataset.loading.shared_memory import Array, BatchColumn, BatchLayout, as_array, place_columns
-from webdataset.samples.native_core import Gather
+from webdataset.samples.native_core import Gather, UnpackValues, load_native
 
 # forms of a column: a list that stays one; arrays of Python's numbers, of numpy's, of arrays; a list to be looked at
 LISTED, NUMBERS, SCALARS, STACKED, LOOSE = "listed", "numbers", "scalars", "stacked", "loose"
+# of a column that came from a process: LISTED, packed by the native core until columns are joined
+PACKED = "packed"
 # whose lists collation leaves as they are
 _LISTED_TYPES = frozenset([str, bytes, dict, list, tuple, type(None)])
-# so many values of a long list stand for all
-_WEIGHED = 4
+# so many values of a long list of containers stand for all
+_WEIGHED = 2
 _SIZED = frozenset([str, bytes, bytearray])
 _ROWS = (tuple, list)
 _CONTAINERS = frozenset([dict, list, tuple])
 # that stand for a few bytes, as what does not say its size
 _PLAIN_TYPES = frozenset([int, float, bool, type(None)])
 _PLAIN_BYTES = 32
+# makes values of what the native core has packed; it is there where something was packed
+_unpack: UnpackValues = getattr(load_native()[0], "unpack_values", None)  # type: ignore[assignment]
 _NUMBER_DTYPES: dict[type, np.dtype[np.generic]] = {kind: np.array([kind()]).dtype for kind in (int, float, bool)}
+
+
+class PackedValues(NamedTuple):
+    """Bytes or texts as the native core has packed them.
+
+    Args:
+        content: the values.
+        size: how many there are.
+        text: they are texts.
+    """
+
+    content: bytes
+    size: int
+    text: bool
+
+    def to_list(self) -> list[object]:
+        """Return the values."""
+        values: list[object] = [None] * self.size
+        _unpack(*self, values, 0, 1)
+        return values
 
 
 class FieldColumn(NamedTuple):
     """The values of one field, by row.
 
     Args:
-        form: how they stand: ``LISTED``, ``NUMBERS``, ``SCALARS``, ``STACKED`` or ``LOOSE``.
-        values: a list, or an array ``dtype[rows, ...]``.
+        form: how they stand: ``LISTED``, ``PACKED``, ``NUMBERS``, ``SCALARS``, ``STACKED`` or ``LOOSE``.
+        values: a list, packed values, or an array ``dtype[rows, ...]``.
         size_bytes: that the values take, about; known where they were collated.
         tensor: samples hold a tensor (of ``STACKED``).
     """
@@ -53,8 +77,8 @@ class FieldColumn(NamedTuple):
         """Return the values as samples hold them."""
         if self.form in (LISTED, LOOSE):
             return cast("list[object]", self.values)
-        if self.form == NUMBERS:
-            return cast("list[object]", self.values.tolist())
+        if self.form in (NUMBERS, PACKED):
+            return cast("list[object]", self.values.tolist() if self.form == NUMBERS else self.values.to_list())
         if self.form == SCALARS:
             return list(self.values)
         return [wrap_array(self.values[row, ...], tensor=self.tensor) for row in range(len(self.values))]
@@ -259,7 +283,7 @@ def _weigh_values(values: Iterable[Any]) -> int:
 def _weigh_list(values: Sequence[object], kinds: set[type]) -> int:
     if kinds <= _SIZED:
         return sum(map(len, cast("Sequence[bytes]", values)))
-    if len(values) > 2 * _WEIGHED and not kinds.isdisjoint(_CONTAINERS):
+    if len(values) > 4 * _WEIGHED and not kinds.isdisjoint(_CONTAINERS):
         some = values[:: len(values) // _WEIGHED]
         return _weigh_values(some) * len(values) // len(some)
     return _weigh_values(values)
@@ -313,6 +337,15 @@ class RowOrder:
             return list(chain.from_iterable(parts)) if len(parts) > 1 else parts[0]
         return list(map(list(chain.from_iterable(parts)).__getitem__, self._order))
 
+    def merge_packed_values(self, parts: Sequence[PackedValues]) -> list[object]:
+        """Return packed values of all parts by rising row."""
+        if self._slices is None:
+            return self.merge_lists([part.to_list() for part in parts])
+        merged: list[object] = [None] * self.count
+        for rows, part in zip(self._slices, parts, strict=True):
+            _unpack(*part, merged, rows.start, rows.step)
+        return merged
+
     def merge_arrays(self, parts: Sequence[Array]) -> Array:
         """Return the rows of all parts by rising row."""
         if len(parts) == 1:
@@ -344,7 +377,8 @@ def merge_columns(parts: Sequence[Columns], order: RowOrder = IN_SEQUENCE) -> Co
         order: of their rows; by default one part comes after the other.
     """
     first = parts[0]
-    if len(parts) == 1:
+    # nothing to be joined, nor unpacked: parts of a window, which have an order, come from workers
+    if len(parts) == 1 and order is IN_SEQUENCE:
         return first
     sources = [first.fields]
     size, size_bytes = first.size, first.size_bytes
@@ -374,8 +408,12 @@ def _merge_field(columns: Sequence[FieldColumn | None], order: RowOrder) -> Fiel
     for column in held:
         values.append(column.values)
         alike = alike and column.form == form
+    if alike and form == PACKED:
+        return FieldColumn(LISTED, order.merge_packed_values(values))
     if alike and form in (LISTED, LOOSE):
         return FieldColumn(form, order.merge_lists(values))
+    if {column.form for column in held} == {LISTED, PACKED}:
+        return FieldColumn(LISTED, order.merge_lists([column.to_list() for column in held]))
     if alike and len({(column.tensor, column.values.dtype, column.values.shape[1:]) for column in held}) == 1:
         return FieldColumn(form, order.merge_arrays(values), 0, first.tensor)
     return FieldColumn(LOOSE, order.merge_lists([column.to_list() for column in held]))

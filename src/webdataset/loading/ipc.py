@@ -15,17 +15,17 @@ import operator
 import pickle
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from webdataset.core.errors import FlowError, describe_error, shorten_pickling_error
 from webdataset.core.optional_imports import loaded_module
-from webdataset.loading.columns import LISTED, LOOSE, Columns, FieldColumn
+from webdataset.loading.columns import LISTED, LOOSE, PACKED, Columns, FieldColumn, PackedValues
 from webdataset.loading.message_pipe import MessagePipe, share_memory
 from webdataset.loading.shared_memory import Leases, MemoryBlock, as_array
 from webdataset.loading.worker import WindowCredit, WindowPart
+from webdataset.samples.native_core import PackValues, find_native
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,9 +51,8 @@ _GRANTS = struct.Struct("<BI")
 _CREDIT = struct.Struct("<qq??")
 _LEAST_BYTES = 1 << 18
 _ALIGNMENT = 64
-# fields of a column; from a tuple of them to a column, without a call of Python
-_WHOLE = len(FieldColumn._fields)
-_restore_column = partial(tuple.__new__, FieldColumn)
+# how a column's values travel: as a list; packed by the native core; beside the part; as the bytes of an array
+_LIST, _PACKED, _BESIDE, _ARRAY = range(4)
 # a part or columns as a tuple of values that are pickled fast
 Packed = tuple[Any, ...]
 # of all workers; each costs a descriptor, of which a program may have 1024 as a rule
@@ -149,14 +148,14 @@ def _expose_bytes(value: object, depth: int) -> object:
     return exposed if isinstance(value, list) else tuple(exposed)
 
 
-def _pack_part(part: WindowPart, payloads: list[bytes]) -> Packed:
+def _pack_part(part: WindowPart, payloads: list[bytes], pack: PackValues | None) -> Packed:
     """Return a part as a tuple of values that are pickled fast; what travels beside it goes to ``payloads``."""
     rows = part.rows
     return (
         part.worker,
         part.window,
         (rows.start, rows.stop, rows.step) if type(rows) is range else rows,
-        None if part.columns is None else _pack_columns(part.columns, payloads),
+        None if part.columns is None else _pack_columns(part.columns, payloads, pack),
         [_expose_bytes(sample, 2) for sample in part.beside],
         part.placed,
         part.progress,
@@ -177,28 +176,38 @@ def _unpack_part(packed: Packed, payloads: Iterator[bytes]) -> WindowPart:
     return WindowPart(worker, window, found, None if columns is None else _unpack_columns(columns, payloads), *rest)
 
 
-def _pack_columns(columns: Columns, payloads: list[bytes]) -> Packed:
+def _pack_columns(columns: Columns, payloads: list[bytes], pack: PackValues | None) -> Packed:
+    fields: list[Packed | None]
     # what is small on the whole is copied as fast as it is looked at
-    large = columns.size_bytes >= _SMALL_BYTES * columns.size
-    fields = [
-        None
-        if column is None
-        else _pack_values(column, payloads, large=large)
-        if column.form in (LISTED, LOOSE)
-        else (column.form, column.values.tobytes(), column.values.dtype.str)
-        for column in columns.fields
-    ]
+    if columns.size_bytes < _SMALL_BYTES * columns.size:
+        fields = [None if column is None else _pack_small(column, pack) for column in columns.fields]
+    else:
+        fields = [None if column is None else _pack_large(column, payloads) for column in columns.fields]
     return columns.kind, columns.keys, fields, columns.size, columns.size_bytes, columns.placed, columns.shown
 
 
-def _pack_values(column: FieldColumn, payloads: list[bytes], *, large: bool) -> Packed:
-    values = column.values
-    if not large:
-        return column.form, values, 0, False
+def _pack_small(column: FieldColumn, pack: PackValues | None) -> Packed:
+    form, values = column.form, column.values
+    if form == LISTED:
+        packed = None if pack is None else pack(values)
+        return (
+            (_LIST, form, values) if packed is None else (_PACKED, PACKED, packed, len(values), type(values[0]) is str)
+        )
+    return (_LIST, form, values) if form == LOOSE else _pack_array(column)
+
+
+def _pack_large(column: FieldColumn, payloads: list[bytes]) -> Packed:
+    form, values = column.form, column.values
+    if form not in (LISTED, LOOSE):
+        return _pack_array(column)
     if set(map(type, values)) == _BYTES and sum(map(len, values)) >= max(_INLINE_BYTES, _LARGE_BYTES * len(values)):
         payloads += values
-        return column.form, len(values)
-    return column.form, _expose_bytes(values, 1), 0, False
+        return _BESIDE, form, len(values)
+    return _LIST, form, _expose_bytes(values, 1)
+
+
+def _pack_array(column: FieldColumn) -> Packed:
+    return _ARRAY, column.form, column.values.tobytes(), column.values.dtype.str
 
 
 def _unpack_columns(packed: Packed, payloads: Iterator[bytes]) -> Columns:
@@ -207,15 +216,16 @@ def _unpack_columns(packed: Packed, payloads: Iterator[bytes]) -> Columns:
     for field in fields:
         if field is None:
             found.append(None)
-        elif len(field) == _WHOLE:
-            found.append(_restore_column(field))
-        elif len(field) == 2:
-            form, count = field
-            found.append(FieldColumn(form, list(itertools.islice(payloads, count))))
-        else:
-            form, values, dtype = field
+            continue
+        way, form, values, *more = field
+        if way == _PACKED:
+            values = PackedValues(values, *more)
+        elif way == _BESIDE:
+            values = list(itertools.islice(payloads, values))
+        elif way == _ARRAY:
             # a copy of numbers, since it becomes the consumer's
-            found.append(FieldColumn(form, np.frombuffer(values, dtype).copy()))
+            values = np.frombuffer(values, *more).copy()
+        found.append(FieldColumn(form, values))
     return Columns(kind, keys, found, *rest)
 
 
@@ -266,6 +276,8 @@ class PartSender:
     def __init__(self, pipe: MessagePipe) -> None:
         self._pipe = pipe
         self._pickler = _Pickler()
+        core = find_native()
+        self._pack: PackValues | None = None if core is None else core.pack_values
         self._segments: dict[int, mmap.mmap] = {}
         self._free: list[int] = []
 
@@ -282,7 +294,7 @@ class PartSender:
         """
         payloads: list[bytes] = []
         try:
-            content, buffers = self._pickler.pickle_value(_pack_part(part, payloads))
+            content, buffers = self._pickler.pickle_value(_pack_part(part, payloads, self._pack))
         except Exception as error:  # whatever pickling a user's object raises
             why = shorten_pickling_error(error)
             raise FlowError(
@@ -353,7 +365,7 @@ class PartReceiver:
         return freed
 
     def receive(self) -> WindowPart | None:
-        """Read a message; return the part that it brought, if it did.
+        """Wait for a message; return the part that it brought. None: it brought none, or did not come in time.
 
         Raises:
             EOFError: the worker is gone.
@@ -361,7 +373,9 @@ class PartReceiver:
             SharedMemoryError: memory cannot be mapped here.
             FlowError: a sample that cannot be unpickled.
         """
-        message = self.pipe.receive()
+        message = self.pipe.receive_in_time()
+        if message is None:
+            return None
         if message[0] == _PART:
             _, count = _INLINE.unpack_from(message)
             if count == 1:

@@ -29,7 +29,7 @@ from webdataset.loading.loader_checks import (
 from webdataset.loading.partition import ElasticAdapter, EpochStart, adapt_dataset
 from webdataset.loading.stats import LoaderStats
 from webdataset.loading.thread_workers import InlineWorkers, ThreadWorkers
-from webdataset.loading.windows import PublishBlock, WindowAssembler, WorkerPool
+from webdataset.loading.windows import AheadLimits, PublishBlock, WindowAssembler, WorkerPool
 from webdataset.stages.base import Json
 
 Batch = TypeVar("Batch")
@@ -102,7 +102,8 @@ class Loader:
         workers: threads or processes that read and decode; 0 does so in this thread.
         mode: ``threads`` or ``processes``.
         start_method: of processes: ``fork``, ``forkserver``, ``spawn``; None is Python's own choice.
-        prefetch: batches that workers may be ahead by (without a batch size, samples of each worker).
+        prefetch: batches that workers may be ahead by (without a batch size, samples of each worker); None: 3, or up to
+            16 where these take no more than 16 MiB.
         prefetch_bytes: the memory that these may take; one batch is always allowed.
         drop_last: leave out a last batch that is smaller.
         collate: from a list of samples to a batch, called here; None makes columns: arrays of one shape are joined,
@@ -128,7 +129,7 @@ class Loader:
         workers: int = 0,
         mode: str = "threads",
         start_method: str | None = None,
-        prefetch: int = 3,
+        prefetch: int | None = None,
         prefetch_bytes: int = _GIGABYTE,
         drop_last: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
@@ -148,7 +149,7 @@ class Loader:
         self.start_method = start_method
         self.epoch = int(getattr(dataset, "epoch", 0) or 0)
         self._origin = adapt_dataset(dataset)
-        self._ahead = prefetch, prefetch_bytes
+        self._ahead = AheadLimits(*((3, 16) if prefetch is None else (prefetch, prefetch)), prefetch_bytes)
         self._batching = BatchMaker(batch_size or 1, collate, ragged, drop_last, exact)
         # of what `_start_windows` returns
         self._make_batches: Callable[[Generator[Json]], Generator[tuple[object, BatchMark]]] = (
@@ -301,10 +302,8 @@ class Loader:
             pool.publish = self._publish
             self._ending = weakref.finalize(self, pool.close)
             placing = self.batch_size is not None and self._batching.collate is None
-            ahead, ahead_bytes = self._ahead
-            self._windows = WindowAssembler(
-                pool, span=span, ahead=ahead if self.workers else 0, ahead_bytes=ahead_bytes, placing=placing
-            )
+            ahead = self._ahead if self.workers else AheadLimits(0, 0, self._ahead.size_bytes)
+            self._windows = WindowAssembler(pool, span=span, ahead=ahead, placing=placing)
             self._windows.watch = self._stats.count
             self._windows.eager = self._often()
         self._pool.begin(beginning)
@@ -473,8 +472,8 @@ class Loader:
     # -- the rest
 
     @property
-    def ahead(self) -> tuple[int, int]:
-        """How many batches workers may be ahead by, and how many bytes these may take."""
+    def ahead(self) -> AheadLimits:
+        """How far workers may be ahead."""
         return self._ahead
 
     @property

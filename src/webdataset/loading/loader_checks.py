@@ -56,15 +56,14 @@ def _is_whole_pass(beginning: EpochStart) -> bool:
     return beginning.place.world_size * beginning.place.num_workers == 1
 
 
-def check_arguments(batch_size: int | None, workers: int, mode: str, prefetch: int) -> None:
+def check_arguments(batch_size: int | None, workers: int, mode: str, prefetch: int | None) -> None:
     """Refuse numbers that no loader has.
 
     Raises:
         UsageError: it names the argument.
     """
-    counts = {"workers": workers, "prefetch": prefetch, **({} if batch_size is None else {"batch_size": batch_size})}
-    for name, count in counts.items():
-        if not isinstance(count, SupportsIndex):
+    for name, count in {"workers": workers, "prefetch": prefetch, "batch_size": batch_size}.items():
+        if not isinstance(count, SupportsIndex) and (count is not None or name == "workers"):
             raise UsageError(f"{name}={count!r}: a whole number")
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch_size={batch_size!r}: a batch holds at least one sample; None makes no batches")
@@ -72,7 +71,7 @@ def check_arguments(batch_size: int | None, workers: int, mode: str, prefetch: i
         raise UsageError(f"workers={workers!r}: 0 loads in this thread, n in n threads or processes")
     if mode not in ("threads", "processes"):
         raise UsageError(f"mode={mode!r}: there are 'threads' and 'processes'")
-    if prefetch < 0:
+    if prefetch is not None and prefetch < 0:
         raise UsageError(f"prefetch={prefetch!r}: batches that workers may be ahead by, at least 0")
 
 

@@ -27,13 +27,18 @@ class MessagePipe:
 
     Args:
         connection: of ``multiprocessing.Pipe()``; it is closed here, its descriptor lives on.
+        waiting_seconds: how long ``receive_in_time`` waits; None: until something comes.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, waiting_seconds: float | None = None) -> None:
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         connection.close()
         # socket.setdefaulttimeout() would let it not wait any more
         self._socket.setblocking(True)
+        if waiting_seconds is not None:
+            whole = int(waiting_seconds)
+            limit = struct.pack("@ll", whole, int((waiting_seconds - whole) * 1e6))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -46,18 +51,37 @@ class MessagePipe:
             EOFError: the other process is gone.
             OSError: the same.
         """
-        receive = self._socket.recv
-        head = receive(_SIZE.size, socket.MSG_WAITALL)
+        while (message := self.receive_in_time()) is None:
+            pass
+        return message
+
+    def receive_in_time(self) -> bytes | None:
+        """Wait for a message, and return it; None where none has begun in time.
+
+        Raises:
+            EOFError: the other process is gone.
+            OSError: the same.
+        """
+        try:
+            head = self._socket.recv(_SIZE.size, socket.MSG_WAITALL)
+        except BlockingIOError:
+            return None
         if len(head) < _SIZE.size:
             head = self._read_rest(head, _SIZE.size)
         (size,) = _SIZE.unpack(head)
-        message = receive(size, socket.MSG_WAITALL)
+        try:
+            message = self._socket.recv(size, socket.MSG_WAITALL)
+        except BlockingIOError:
+            message = b""
         return message if len(message) == size else self._read_rest(message, size)
 
     def _read_rest(self, found: bytes, size: int) -> bytes:
-        """Return so many bytes that begin with those that came before a signal."""
+        """Return so many bytes that begin with those that came before a signal, or in time."""
         while len(found) < size:
-            more = self._socket.recv(size - len(found), socket.MSG_WAITALL)
+            try:
+                more = self._socket.recv(size - len(found), socket.MSG_WAITALL)
+            except BlockingIOError:
+                continue
             if not more:
                 raise EOFError
             found += more

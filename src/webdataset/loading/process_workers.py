@@ -2,8 +2,9 @@
 
 Theory. Batches are made in memory files without a name (memfd): every worker maps the same file and writes its rows
 there, and the consumer's arrays are that memory. Descriptors go through the workers' pipes. So nothing in /dev/shm can
-be left over or too small, and the memory is freed with the last process that maps it, however that ends. A worker that
-dies closes its pipe: the consumer knows at once, or within two seconds where another process holds the pipe open.
+be left over or too small, and the memory is freed with the last process that maps it, however that ends. The consumer
+waits for the worker that its next window needs: it is woken once, by what it waits for. A worker that dies closes its
+pipe: the consumer knows at once where it waits for that one, or else within two seconds.
 """
 
 import contextlib
@@ -82,7 +83,7 @@ class ProcessWorkers(WorkerPool):
         origin = origin if forked else _PickledAdapter(origin)  # type: ignore[assignment]
         for number in range(self.workers):
             ours, theirs = context.Pipe()
-            pipe = MessagePipe(ours)
+            pipe = MessagePipe(ours, _ALIVE_SECONDS)
             self._receivers.append(PartReceiver(pipe, self.workers))
             others = [each.pipe for each in self._receivers] if forked else []
             duty = WorkerConfig(origin, span, number, self.workers, theirs, others, loaded_module("torch") is not None)
@@ -171,8 +172,12 @@ class ProcessWorkers(WorkerPool):
 
     # -- parts
 
-    def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:
+    def receive(self, timeout_seconds: float | None = None, worker: int | None = None) -> WindowPart | None:
         """Wait for a part; return None after the timeout (None waits as long as it takes).
+
+        Args:
+            timeout_seconds: at least a second, or what is rounded up to one, where a worker is named.
+            worker: wait for this one alone for a second, before the others are looked at again.
 
         Raises:
             WorkerDied: a worker process has ended.
@@ -180,7 +185,9 @@ class ProcessWorkers(WorkerPool):
         until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         left = _ALIVE_SECONDS if timeout_seconds is None else min(_ALIVE_SECONDS, timeout_seconds)
         while not self._ready:
-            found = self._read_pipes(left)
+            if worker is not None and self._receive_from(worker):
+                break
+            found = self._read_pipes(left if worker is None else 0.0)
             if until is not None and not self._ready:
                 left = min(_ALIVE_SECONDS, max(0.0, until - time.monotonic()))
                 if not found and not left:
@@ -199,7 +206,8 @@ class ProcessWorkers(WorkerPool):
                     self._report_death(number)
         return bool(found)
 
-    def _receive_from(self, number: int) -> None:
+    def _receive_from(self, number: int) -> bool:
+        """Read a message of a worker; return whether a part has come in time."""
         receiver = self._receivers[number]
         try:
             part = receiver.receive()
@@ -211,6 +219,8 @@ class ProcessWorkers(WorkerPool):
         else:
             if part is not None:
                 self._ready.append(part)
+                return True
+        return False
 
     def _report_death(self, number: int) -> None:
         """End the others, and say what happened."""

@@ -71,7 +71,7 @@ class InlineWorkers(WorkerPool):
         """Let some windows be written."""
         self._grants += grants
 
-    def receive(self, timeout_seconds: float | None = None) -> WindowPart:  # noqa: ARG002  nothing is waited for
+    def receive(self, timeout_seconds: float | None = None, worker: int | None = None) -> WindowPart:  # noqa: ARG002  nothing is waited for
         """Make the next part."""
         part = next(self._parts, None)
         if part is None:
@@ -190,7 +190,7 @@ class ThreadWorkers(WorkerPool):
             for grant in grants:
                 each.orders.put(grant)
 
-    def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:
+    def receive(self, timeout_seconds: float | None = None, worker: int | None = None) -> WindowPart | None:  # noqa: ARG002  all threads fill one queue
         """Wait for a part; None where the time is over."""
         try:
             return self._parts.get(timeout=timeout_seconds)

@@ -41,6 +41,33 @@ from webdataset.loading.worker import RowCounts, WindowCredit, WindowPart
 if TYPE_CHECKING:
     from webdataset.loading.partition import EpochStart
 
+# what many small windows may take together
+_SMALL_BYTES = 1 << 24
+
+
+class AheadLimits(NamedTuple):
+    """How far workers may be ahead of the program.
+
+    Workers and a program that wait for each other often wake each other often, which is what small batches cost most.
+
+    Args:
+        few: windows.
+        many: windows, where they are small.
+        size_bytes: that they may take in any case; one window is always allowed.
+    """
+
+    few: int
+    many: int
+    size_bytes: int
+
+    def count_windows(self, window_bytes: int) -> int:
+        """Return how many windows of a size may be ahead; of an unknown size, 0, a few."""
+        if not window_bytes:
+            return self.few
+        count = max(self.few, min(self.many, _SMALL_BYTES // window_bytes - 1))
+        return min(count, self.size_bytes // window_bytes - 1)
+
+
 PublishBlock = Callable[[MemoryBlock, int], None]
 # without a part, until the log names the workers that the program waits for
 _SILENCE_SECONDS = 60.0
@@ -105,8 +132,12 @@ class WorkerPool(ABC):
         """Let all workers write some windows, at least one."""
 
     @abstractmethod
-    def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:
-        """Wait for a part; return None after the timeout, raise WorkerDied where a worker has ended."""
+    def receive(self, timeout_seconds: float | None = None, worker: int | None = None) -> WindowPart | None:
+        """Wait for a part, first for those of one worker if that is named; return None after the timeout.
+
+        Raises:
+            WorkerDied: a worker has ended.
+        """
 
     @abstractmethod
     def blocks(self, layout: BatchLayout) -> BlockPool:
@@ -231,16 +262,14 @@ class WindowAssembler:
     Args:
         pool: the workers.
         span: indices in a window.
-        ahead: windows that may be worked on or wait beyond the one that is needed next.
-        ahead_bytes: the memory that they may take; one window is always allowed.
+        ahead: what may be worked on or wait beyond the window that is needed next.
         placing: samples are to be written into blocks.
     """
 
-    def __init__(self, pool: WorkerPool, *, span: int, ahead: int, ahead_bytes: int, placing: bool) -> None:
+    def __init__(self, pool: WorkerPool, *, span: int, ahead: AheadLimits, placing: bool) -> None:
         self.pool = pool
         self.span = span
         self.ahead = ahead
-        self.ahead_bytes = ahead_bytes
         self.layout: BatchLayout | None = None
         # of the largest window so far
         self.window_bytes = 0
@@ -305,8 +334,8 @@ class WindowAssembler:
         try:
             while not all(self._over) or self._parts:
                 self._grant()
-                while not self._complete():
-                    part = self.pool.receive(_SILENCE_SECONDS)
+                while (late := self._find_late()) is not None:
+                    part = self.pool.receive(_SILENCE_SECONDS, late)
                     if part is not None:
                         self._register(part)
                     else:
@@ -350,13 +379,13 @@ class WindowAssembler:
                 return
             self._register(part)
 
-    def _complete(self) -> bool:
-        """Tell whether all workers are done with the next window; asked once more than there are workers."""
+    def _find_late(self) -> int | None:
+        """Return a worker that is not done with the next window; asked once more than there are workers."""
         needed = self._next
-        for over, reached in zip(self._over, self._reached, strict=True):
+        for number, (over, reached) in enumerate(zip(self._over, self._reached, strict=True)):
             if not over and reached <= needed:
-                return False
-        return True
+                return number
+        return None
 
     def _ready(self, worker: int) -> bool:
         return self._over[worker] or self._reached[worker] > self._next
@@ -396,9 +425,7 @@ class WindowAssembler:
 
     def _grant(self) -> None:
         """Grant windows, as many as may be in flight."""
-        most = self.ahead
-        if self.window_bytes:
-            most = min(most, self.ahead_bytes // self.window_bytes - 1)
+        most = self.ahead.count_windows(self.window_bytes)
         # The first window is written without a block: it says what the layout of the others is.
         if self._placing and not self._layouts:
             most = 0

@@ -34,12 +34,16 @@ if TYPE_CHECKING:
     from webdataset import _native
     from webdataset.tar.scanner import TarScanner
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 """What the compiled module must say of itself."""
 
 
 Gather = Callable[[list[object], tuple[object, ...] | None], list[tuple[list[object], type | None, int]] | None]
 """A list of samples, and the keys of dicts (None: of tuples), to (values, their type if bytes or str, size)."""
+PackValues = Callable[[list[object]], bytes | None]
+"""A list of bytes, or of texts, to what ``UnpackValues`` makes it of again; None for another one."""
+UnpackValues = Callable[[bytes, int, bool, list[object], int, int], None]
+"""Puts what was packed, so many values (texts or bytes), into a list, from a row on in steps."""
 Draw = Callable[..., bool]
 """Draws samples of a worker's share; see ``_native.pyi``."""
 

@@ -288,7 +288,7 @@ class RemoteLoader(Loader):
 
     def _start_windows(self, beginning: EpochStart) -> Generator[tuple[object, BatchMark]]:
         """Let a server begin an epoch, and return what it delivers: whole batches with their marks."""
-        ahead, ahead_bytes = self.ahead
+        ahead, _, ahead_bytes = self.ahead
         batching = self.batching
         flags = {"drop_last": batching.drop_last, "exact": batching.exact, "ragged": batching.ragged}
         lane = self._remote.lane

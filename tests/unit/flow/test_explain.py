@@ -204,8 +204,11 @@ def test_our_loader_shows_what_it_loads():
     ("options", "shown"),
     [
         ({"workers": 2, "mode": "processes"}, "each of 2 processes has such a pipeline, and its bounds, to itself"),
-        ({"workers": 2, "prefetch_bytes": 500}, "workers are at most 3 batches ahead, and 500 bytes"),
-        ({"workers": 2, "batch_size": None}, "workers are at most 3 items of each worker ahead, and 1 GiB"),
+        ({"workers": 2, "prefetch_bytes": 500}, "workers are at most 3 batches ahead (16 small ones), and 500 bytes"),
+        (
+            {"workers": 2, "batch_size": None},
+            "workers are at most 3 items of each worker ahead (16 small ones), and 1 GiB",
+        ),
         ({}, "no workers: the dataset is read in the consumer's thread"),
         ({}, "nothing waits but the batch that is made"),
     ],

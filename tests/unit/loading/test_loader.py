@@ -324,7 +324,7 @@ def test_collate_and_drop_last():
 def test_batches_that_are_kept_are_never_overwritten():
     """Memory is used again only when the batch, and every view of it, is gone."""
     samples = [(np.full((100, 100), n), n) for n in range(64)]
-    with wds.Loader(samples, 4, workers=2) as loader:
+    with wds.Loader(samples, 4, workers=2, prefetch=3) as loader:
         kept = [batch[0][1, ::2] for batch in loader]
         assert [int(view[3, 3]) for view in kept] == list(range(1, 64, 4))
         made = loader.stats().memory_bytes
@@ -526,7 +526,8 @@ def test_a_loader_that_another_thread_waits_for_says_so():
         ({"ragged": False}, "ragged"),
         ({"batch_size": "4"}, "batch_size"),
         ({"batch_size": 4, "workers": 1.5}, "workers"),
-        ({"batch_size": 4, "prefetch": None}, "prefetch"),
+        ({"batch_size": 4, "prefetch": 2.5}, "prefetch"),
+        ({"batch_size": 4, "workers": None}, "workers"),
     ],
 )
 def test_arguments_that_would_do_nothing_are_refused(arguments, name):

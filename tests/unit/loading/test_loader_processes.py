@@ -324,6 +324,21 @@ def test_a_worker_that_exits_is_reported(numbered):
     assert caught.value.key
 
 
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_worker_that_dies_is_reported_while_another_is_waited_for(dies):
+    """Soon, though the consumer waits for the other one, which gives nothing (for longer than a test may take)."""
+
+    def work(sample):
+        if multiprocessing.current_process().name.endswith(str(dies)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1000)
+
+    dataset = wds.DataPipeline(lambda: iter(range(8)), wds.split_by_worker, wds.map(work))
+    with processes(dataset, 4, start_method="fork") as loader, pytest.raises(WorkerDied) as caught:
+        list(loader)
+    assert caught.value.worker == dies
+
+
 def test_leaving_early_costs_no_process_and_no_descriptor():
     """Fifty epochs broken off after a batch leave as many children and descriptors as the first."""
     samples = [(np.full((50, 50 + n % 2 * 9), n), n) for n in range(100)]

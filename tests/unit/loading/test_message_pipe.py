@@ -26,10 +26,10 @@ from webdataset.loading.worker import WindowPart
 METHODS = ["fork", "forkserver", "spawn"]
 
 
-def make_pipe():
-    """Return both ends of a pipe."""
+def make_pipe(waiting_seconds=None):
+    """Return both ends of a pipe; the second one waits so long."""
     ours, theirs = multiprocessing.Pipe()
-    return MessagePipe(ours), MessagePipe(theirs)
+    return MessagePipe(ours), MessagePipe(theirs, waiting_seconds)
 
 
 def receive_part(receiver):
@@ -60,6 +60,29 @@ def test_messages_arrive_whole_and_apart(size):
     thread.start()
     assert [theirs.receive() for _ in sent] == sent
     thread.join()
+
+
+def test_a_message_is_waited_for_so_long_and_then_whole():
+    """None where nothing came in time; one that has begun is read to its end, however slowly it comes."""
+    ours, theirs = make_pipe(0.05)
+    assert theirs.receive_in_time() is None
+    frame = memoryview(frame_message(b"slowly"))
+
+    def send():
+        for start, stop in ((0, 2), (2, 4), (4, 7), (7, len(frame))):
+            ours.send_now(frame[start:stop])
+            time.sleep(0.15)
+        ours.send(b"at once")
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    found = [theirs.receive(), theirs.receive()]
+    thread.join()
+    assert found == [b"slowly", b"at once"]
+    ours.send_now(frame[:7])
+    ours.close()
+    with pytest.raises(EOFError):
+        theirs.receive_in_time()
 
 
 def test_a_full_pipe_takes_what_fits_and_does_not_wait():
@@ -349,7 +372,7 @@ def test_killed_workers_of_undecoded_fields_leave_nothing_and_change_nothing(see
 
     before, maps = len(os.listdir("/proc/self/fd")), shared_maps()
     kept = []
-    loader = wds.Loader(samples, 8, workers=2, mode="processes", start_method="fork")
+    loader = wds.Loader(samples, 8, workers=2, mode="processes", start_method="fork", prefetch=3)
     for _ in range(3):
         at = rng.randrange(1, 25)
 
