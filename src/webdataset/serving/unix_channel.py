@@ -173,14 +173,14 @@ class UnixChannel:
         if self.fileno() in found:
             return True
         # a child of it may hold the socket, so that this does not end
-        if found and not select.select([self._connection], [], [], 0)[0]:
+        if found and not _is_readable(self.fileno()):
             raise EOFError("the other process has ended")
         return bool(found)
 
     @property
     def has_ended(self) -> bool:
         """True where the other process is known to have ended, though a child of it may hold the socket."""
-        return self.alive is not None and bool(select.select([self.alive], [], [], 0)[0])
+        return self.alive is not None and _is_readable(self.alive)
 
     def close(self) -> None:
         """Close it; may be called twice."""
@@ -191,6 +191,13 @@ class UnixChannel:
         if self.alive is not None:
             os.close(self.alive)
             self.alive = None
+
+
+def _is_readable(descriptor: int) -> bool:
+    """Tell whether a descriptor can be read now; ``select`` would take none from 1024 on."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _open_process(process: int) -> int | None:
