@@ -31,7 +31,15 @@ from webdataset.loading.loader import Loader, LoaderIterator
 from webdataset.loading.stats import LoaderStats
 from webdataset.serving.shared_batches import ReceivedBatches
 from webdataset.serving.shared_server import VERSION, SharedServer, StreamPolicy
-from webdataset.serving.unix_channel import ChannelError, Message, UnixChannel, connect, find_socket_path, take_lock
+from webdataset.serving.unix_channel import (
+    ChannelError,
+    Message,
+    StreamLock,
+    UnixChannel,
+    connect,
+    find_socket_path,
+    take_lock,
+)
 from webdataset.stages.base import Json
 
 _RETRY_SECONDS = 0.02
@@ -301,9 +309,7 @@ class SharedLoader:
         while self._channel is None:
             lock = take_lock(self._path)
             if lock is not None:
-                self._end_server()
-                self._server = SharedServer(copy.copy(self._loader), self._path, lock, self._policy, terms)
-                self._ending = weakref.finalize(self, self._server.close)
+                self._own(lock, terms)
             self._channel = connect(self._path)
             if self._channel is None:
                 if time.monotonic() - warned > _WARN_SECONDS:
@@ -317,6 +323,16 @@ class SharedLoader:
         if self._ending is not None:
             self._ending()
         self._ending = self._server = None
+    def _own(self, lock: StreamLock, terms: Message) -> None:
+        """Become the stream's owner; free its lock where that fails, for the next one to try."""
+        try:
+            self._end_server()
+            self._server = SharedServer(copy.copy(self._loader), self._path, lock, self._policy, terms)
+        except BaseException:
+            lock.close()
+            raise
+        self._ending = weakref.finalize(self, self._server.close)
+
 
     def _disconnect(self) -> None:
         if self._channel is not None:

@@ -318,12 +318,22 @@ def take_lock(path: Path) -> StreamLock | None:
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a socket that listens; the caller holds the stream's lock."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """Return a socket that listens; the caller holds the stream's lock.
+
+    Raises:
+        UsageError: there is a file that is no socket.
+    """
     with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise UsageError(f"{path} is there, and is no socket: give the stream another name, or move the file away")
         path.unlink()
-    listener.bind(os.fspath(path))
-    path.chmod(0o600)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(os.fspath(path))
+        path.chmod(0o600)
+    except OSError:
+        listener.close()
+        raise
     listener.listen(64)
     listener.setblocking(False)
     close_in_children(listener)
