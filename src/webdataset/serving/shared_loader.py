@@ -178,7 +178,11 @@ class SharedLoader:
             while not self._alone:
                 message = self._next_message()
                 if message is None or message["kind"] == "rejoin":
-                    self._join(self._exact_state(), rejoins=True)
+                    state = self._exact_state()
+                    if self._is_next_epoch(int(self._loader.begin_state(0, state)["epoch"])):
+                        self._state, finished = state, True
+                        return
+                    self._join(state, rejoins=True)
                 elif message["kind"] == "batch":
                     if self._is_next_epoch(int(message["epoch"])):
                         self._early.appendleft((message, []))
@@ -212,7 +216,7 @@ class SharedLoader:
         self.epoch = int(self._state["epoch"]) + 1
 
     def _is_next_epoch(self, epoch: int) -> bool:
-        """Tell whether a batch begins another epoch than the one that this iteration has given batches of.
+        """Tell whether what comes next is of another epoch than the one that this iteration has given batches of.
 
         So it is where an owner ended after the last batch of an epoch, and before it said that this was the last.
         """
@@ -319,10 +323,6 @@ class SharedLoader:
         self._received = ReceivedBatches(writable=self._writable)
         self._tell({"kind": "hello", "version": VERSION, "terms": terms})
 
-    def _end_server(self) -> None:
-        if self._ending is not None:
-            self._ending()
-        self._ending = self._server = None
     def _own(self, lock: StreamLock, terms: Message) -> None:
         """Become the stream's owner; free its lock where that fails, for the next one to try."""
         try:
@@ -333,6 +333,10 @@ class SharedLoader:
             raise
         self._ending = weakref.finalize(self, self._server.close)
 
+    def _end_server(self) -> None:
+        if self._ending is not None:
+            self._ending()
+        self._ending = self._server = None
 
     def _disconnect(self) -> None:
         if self._channel is not None:
