@@ -134,6 +134,7 @@ class SharedServer:
                 self._serve(0.0 if self._find_receivers() else 1.0)
                 if not self._stopping and (receivers := self._find_receivers()):
                     self._advance(receivers)
+                    self._quiet = time.monotonic()
         except Exception as error:  # noqa: BLE001  trainers see that the owner is gone, and continue; the log says why
             log.warning("the owner of the shared stream %s stops: %s", self._path, describe_error(error))
         finally:
@@ -172,8 +173,7 @@ class SharedServer:
                 self._read(trainer)
             elif not trainer.greeted and now - trainer.since > _HELLO_SECONDS:
                 self._drop(trainer)
-        if not ready:
-            self._warn(now)
+        self._warn(now)
 
     def _accept(self) -> None:
         try:
@@ -198,7 +198,6 @@ class SharedServer:
                     break
                 for each in received[1]:
                     os.close(each)
-                self._quiet = time.monotonic()
                 self._hear(trainer, received[0])
         except (OSError, EOFError):
             self._drop(trainer)
@@ -211,6 +210,9 @@ class SharedServer:
 
     def _hear(self, trainer: _Trainer, message: Message) -> None:
         kind = message["kind"]
+        if kind != "free":
+            # which trainers that wait say every second
+            self._quiet = time.monotonic()
         if kind == "hello":
             self._greet(trainer, message)
         elif not trainer.greeted:
