@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,28 @@ for scenario in scenarios:
         keys = {path.stem: json.loads(path.read_text()) for path in Path(folder).glob("t*.json")}
         errors = {path.stem: path.read_text() for path in Path(folder).glob("*.error")}
         print(json.dumps([scenario, ends, keys, errors]), flush=True)
+"""
+
+EXITS = """
+import json, sys, time
+from pathlib import Path
+import webdataset as wds
+from support.shared_trainers import BATCH_SIZE, make_dataset
+folder, name, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+
+def slow(sample):
+    time.sleep(0.004)
+    return sample
+
+loader = wds.SharedLoader(make_dataset(folder, slow), f"{folder}/s", batch_size=BATCH_SIZE, trainers=2, **options)
+keys = []
+for batch in loader:
+    keys.append(batch["__key__"])
+    if name == "owner" and len(keys) == 2:
+        # without close: exit handlers end the workers, while the stream's thread makes a batch
+        sys.exit()
+Path(folder, f"{name}.json").write_text(json.dumps(keys))
+loader.close()
 """
 
 
@@ -66,3 +89,25 @@ def test_a_trainer_killed_at_each_message(shards):
     """Wherever a trainer that attached dies, the others are not held up, and it continues from its checkpoint."""
     scenarios = [{"trainers": 2, "epochs": 2, "kill": n, "owner": False} for n in range(1, 50, 3)]
     assert run_scenarios(shards, scenarios) >= 12
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "mode": "processes"}])
+def test_the_owner_exits_without_close(shards, tmp_path, options):
+    """Where the owner's program ends in the middle of an epoch, another trainer receives the rest, and no error."""
+    folder, expected = shards
+    for shard in Path(folder).glob("*.tar"):
+        (tmp_path / shard.name).symlink_to(shard)
+    for _ in range(3):
+        processes = []
+        for name in ("owner", "other"):
+            command = [sys.executable, "-c", EXITS, str(tmp_path), name, json.dumps(options)]
+            processes.append(
+                subprocess.Popen(command, cwd=Path(__file__).parents[1], stderr=subprocess.PIPE, text=True)
+            )
+            while not (tmp_path / "s").exists():
+                assert processes[0].poll() is None
+                time.sleep(0.01)
+        said = [each.communicate(timeout=100)[1] for each in processes]
+        assert [each.returncode for each in processes] == [0, 0], said
+        assert json.loads((tmp_path / "other.json").read_text()) == expected[0]
+        (tmp_path / "other.json").unlink()

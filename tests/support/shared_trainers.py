@@ -17,10 +17,11 @@ from webdataset.serving import unix_channel
 BATCH_SIZE = 4
 
 
-def make_dataset(folder: str | Path) -> Any:
-    """Return a dataset whose keys say which samples came."""
+def make_dataset(folder: str | Path, function: Callable[[Any], Any] | None = None) -> Any:
+    """Return a dataset whose keys say which samples came; a function of each sample, where one is given."""
     shards = sorted(str(each) for each in Path(folder).glob("*.tar"))
-    return wds.WebDataset(shards, shardshuffle=True, seed=5).shuffle(6).decode().elastic()
+    dataset = wds.WebDataset(shards, shardshuffle=True, seed=5).shuffle(6).decode()
+    return (dataset if function is None else dataset.map(function)).elastic()
 
 
 def write_shards(folder: str | Path, shards: int = 3, samples: int = 8) -> None:

@@ -119,6 +119,11 @@ class WorkerPool(ABC):
         """True until the pool is closed, in the process that started it."""
         return self._living and os.getpid() == self._owner
 
+    @property
+    def closed(self) -> bool:
+        """True where the pool was closed in this process."""
+        return not self._living
+
     @abstractmethod
     def begin(self, beginning: "EpochStart") -> None:
         """Start an epoch in all workers."""
@@ -328,7 +333,7 @@ class WindowAssembler:
 
         Raises:
             Exception: what ended a worker, when its window's turn has come.
-            FlowError: a worker died.
+            FlowError: a worker died, or the pool was closed.
         """
         self._begin()
         try:
@@ -345,6 +350,9 @@ class WindowAssembler:
                 while found:
                     # nothing here refers to what the consumer lets go of
                     yield found.pop()
+            if self.pool.closed:
+                # each said that it was over, and was not at its end
+                raise FlowError("the workers of this loader were ended before the end of the epoch")
         finally:
             self._lent.clear()
             self._parts.clear()

@@ -136,7 +136,8 @@ class SharedServer:
                     self._advance(receivers)
                     self._quiet = time.monotonic()
         except Exception as error:  # noqa: BLE001  trainers see that the owner is gone, and continue; the log says why
-            log.warning("the owner of the shared stream %s stops: %s", self._path, describe_error(error))
+            if not is_program_ending():
+                log.warning("the owner of the shared stream %s stops: %s", self._path, describe_error(error))
         finally:
             self._close_all()
 
@@ -148,7 +149,9 @@ class SharedServer:
             self._drop(trainer)
         self._batches = None
         try:
-            self._loader.close()
+            # at the program's end, its exit handlers close the workers meanwhile
+            if not is_program_ending():
+                self._loader.close()
         finally:
             self._blocks.close()
             self._woken.close()
@@ -332,7 +335,9 @@ class SharedServer:
             self._send_batch(receivers, batch)
         except StopIteration:
             self._end_epoch(receivers)
-        except Exception as error:  # noqa: BLE001  a dataset's: each trainer raises it
+        except Exception as error:  # a dataset's: each trainer raises it
+            if is_program_ending():
+                raise
             self._batches = self._position = None
             for each in receivers:
                 each.position = None
@@ -422,6 +427,11 @@ class SharedServer:
             trainer.channel.send(message)
         except (OSError, ChannelError):
             self._drop(trainer)
+
+
+def is_program_ending() -> bool:
+    """Tell whether only daemon threads are left: workers and blocks are closed then, while the server still runs."""
+    return all(each.daemon or not each.is_alive() for each in threading.enumerate())
 
 
 def _describe(error: Exception) -> str:

@@ -731,3 +731,13 @@ def test_states_in_checkpoints(tmp_path, monkeypatch):
     (folder / "webdataset-0-of-1.json").write_text("{}")
     with pytest.raises(UsageError, match="not those of all ranks"):
         read_state(folder)
+
+
+def test_workers_that_are_ended_are_no_end_of_the_epoch():
+    """Where exit handlers close the workers, an epoch that a thread still reads does not end as if it were complete."""
+    loader = wds.Loader(list(range(200)), 5, workers=2)
+    batches = iter(loader)
+    next(batches)
+    loader._pool.close()
+    with pytest.raises(FlowError, match="were ended before the end"):
+        list(batches)
