@@ -110,6 +110,8 @@ class SharedLoader:
         self._server: SharedServer | None = None
         self._received = ReceivedBatches(writable=writable)
         self._early: deque[tuple[Message, list[int]]] = deque()
+        # a message is waited for: what a signal's handler would read meanwhile is missed there
+        self._reads = False
         self._process = os.getpid()
         self._current: weakref.ref[LoaderIterator[Json]] | None = None
         self._stats = LoaderStats(workers=self._loader.workers)
@@ -175,29 +177,38 @@ class SharedLoader:
         self._begun = finished = False
         try:
             self._join(state, late=self._late and fresh)
-            while not self._alone:
-                message = self._next_message()
-                if message is None or message["kind"] == "rejoin":
-                    state = self._exact_state()
-                    if self._is_next_epoch(int(self._loader.begin_state(0, state)["epoch"])):
-                        self._state, finished = state, True
-                        return
-                    self._join(state, rejoins=True)
-                elif message["kind"] == "batch":
-                    if self._is_next_epoch(int(message["epoch"])):
-                        self._early.appendleft((message, []))
-                        finished = True
-                        return
-                    yield self._take(message)
-                elif self._hear(message):
-                    finished = True
-                    return
-            for batch in self._read_alone():
-                yield batch
-                del batch
+            finished = yield from self._receive_batches()
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # by Ctrl-C, say: the answer that still comes must not be taken for that to a later question
+            self._disconnect()
+            raise
         finally:
             if not finished and not self._alone:
                 self._leave()
+
+    def _receive_batches(self) -> Generator[Json, None, bool]:
+        """Yield the batches of an epoch; return whether it ended in the stream, and not alone."""
+        while not self._alone:
+            message = self._next_message()
+            if message is None or message["kind"] == "rejoin":
+                state = self._exact_state()
+                if self._is_next_epoch(int(self._loader.begin_state(0, state)["epoch"])):
+                    self._state = state
+                    return True
+                self._join(state, rejoins=True)
+            elif message["kind"] == "batch":
+                if self._is_next_epoch(int(message["epoch"])):
+                    self._early.appendleft((message, []))
+                    return True
+                yield self._take(message)
+            elif self._hear(message):
+                return True
+        for batch in self._read_alone():
+            yield batch
+            del batch
+        return False
 
     def _read_alone(self) -> Generator[Json]:
         """Continue with a loader of this trainer's own."""
@@ -359,13 +370,17 @@ class SharedLoader:
         """Return the next message that is not about blocks; None where the owner is gone."""
         if os.getpid() != self._process:
             raise FlowError("this SharedLoader was made before a fork: make one in each process that reads")
-        while True:
-            received = self._early.popleft() if self._early else self._read()
-            if received is None:
-                self._disconnect()
-                return None
-            if self._accept(*received):
-                return received[0]
+        self._reads = True
+        try:
+            while True:
+                received = self._early.popleft() if self._early else self._read()
+                if received is None:
+                    self._disconnect()
+                    return None
+                if self._accept(*received):
+                    return received[0]
+        finally:
+            self._reads = False
 
     def _accept(self, message: Message, descriptors: list[int]) -> bool:
         """Map a block that came; return False where the message was about blocks."""
@@ -435,21 +450,29 @@ class SharedLoader:
             return dict(state)
         told = self._ask_state()
         if told is None:
-            # the owner is gone: samples since its last word are made once more
+            # the owner is gone, or a signal's handler asks while a batch is waited for: samples are made once more
             told = self._loader.state_at(state, self._index)
         self._base = told, self._index
         return dict(told)
 
     def _ask_state(self) -> Message | None:
-        """Return the state after the batch received last, as the owner knows it; None where there is no owner."""
-        if self._channel is None or self._sequence is None or os.getpid() != self._process:
+        """Return the state after the batch received last, as the owner knows it; None where it cannot be asked."""
+        if self._channel is None or self._sequence is None or self._reads or os.getpid() != self._process:
             return None
-        self._tell({"kind": "state", "seq": self._sequence})
-        while (received := self._read()) is not None:
-            if received[0].get("kind") == "told":
-                told: Message | None = received[0]["state"]
-                return told
-            self._early.append(received)
+        self._reads = True
+        try:
+            self._tell({"kind": "state", "seq": self._sequence})
+            while (received := self._read()) is not None:
+                if received[0].get("kind") == "told":
+                    told: Message | None = received[0]["state"]
+                    return told
+                self._early.append(received)
+        except BaseException:
+            # as in an epoch
+            self._disconnect()
+            raise
+        finally:
+            self._reads = False
         return None
 
     def load_state_dict(self, state: Message) -> None:

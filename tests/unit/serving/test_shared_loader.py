@@ -17,7 +17,7 @@ import pytest
 
 import webdataset as wds
 from webdataset.core.errors import DecodingError, EncodingError, FlowError, StateMismatch, UsageError
-from webdataset.serving import shared_loader, shared_server
+from webdataset.serving import shared_loader, shared_server, unix_channel
 from webdataset.serving.shared_loader import TrainerDropped
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared streams need Linux")
@@ -343,6 +343,61 @@ def test_the_owner_closes_first(shards, make):
     found += [(batch["__key__"], two.state_dict()) for batch in second]
     assert two.owner
     assert found == expected
+
+
+def test_a_state_while_a_batch_is_waited_for(shards, make, monkeypatch):
+    """A signal's handler may ask for the state in any wait: the state is right, and no message is lost."""
+    expected = expect(shards)[0]
+    one = make()
+    states = []
+    wait = unix_channel.UnixChannel.wait
+    answer = {}
+
+    def interrupt(channel, timeout_seconds):
+        if one._channel is channel and one._base is not None and not answer:
+            answer["asked"] = True
+            states.append((len(keys), one.state_dict()))
+            answer.clear()
+        return wait(channel, timeout_seconds)
+
+    monkeypatch.setattr(unix_channel.UnixChannel, "wait", interrupt)
+    keys = []
+    for batch in one:
+        keys.append(batch["__key__"])
+        if len(keys) % 3 == 0:
+            assert one.state_dict() == expected[len(keys) - 1][1]
+    assert keys == [each for each, _ in expected]
+    assert len(states) > len(keys)
+    assert all(state == expected[count - 1][1] for count, state in states if count)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 7, 10])
+def test_an_interrupt_in_a_wait(shards, make, monkeypatch, at):
+    """After Ctrl-C in any wait the trainer continues from its state, and takes no old answer for a new one."""
+    expected = [batch for batch, _ in expect(shards)[0]]
+    one = make()
+    read = shared_loader.SharedLoader._read
+    reads = []
+
+    def interrupt(loader):
+        reads.append(loader)
+        if len(reads) == at:
+            raise KeyboardInterrupt
+        return read(loader)
+
+    monkeypatch.setattr(shared_loader.SharedLoader, "_read", interrupt)
+    keys = []
+
+    def train():
+        for batch in one:
+            keys.append(batch["__key__"])
+            one.state_dict()
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    one.load_state_dict(one.state_dict())
+    train()
+    assert keys == expected
 
 
 def test_a_state_continues_in_a_loader_and_back(shards, make):
