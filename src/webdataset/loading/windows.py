@@ -120,7 +120,7 @@ class WorkerPool(ABC):
         return self._living and os.getpid() == self._owner
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """True where the pool was closed in this process."""
         return not self._living
 
@@ -350,7 +350,7 @@ class WindowAssembler:
                 while found:
                     # nothing here refers to what the consumer lets go of
                     yield found.pop()
-            if self.pool.closed:
+            if self.pool.is_closed:
                 # each said that it was over, and was not at its end
                 raise FlowError("the workers of this loader were ended before the end of the epoch")
         finally:

@@ -16,21 +16,20 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Self
 
-from webdataset.core import errors
 from webdataset.core.distributed import worker_context
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.logs import log
 from webdataset.flow.virtual_stream import warn_of_other_epoch
 from webdataset.loading.batching import END
 from webdataset.loading.columns import estimate_bytes
-from webdataset.loading.loader import Loader, LoaderIterator
+from webdataset.loading.loader import LoaderIterator
 from webdataset.loading.stats import LoaderStats
 from webdataset.serving.shared_batches import ReceivedBatches
-from webdataset.serving.shared_server import VERSION, SharedServer, StreamPolicy
+from webdataset.serving.shared_server import VERSION, SharedServer, StreamPolicy, make_stream_loader, rebuild_error
 from webdataset.serving.unix_channel import (
     ChannelError,
     Message,
@@ -47,7 +46,6 @@ _LOOK_SECONDS = 1.0
 _WARN_SECONDS = 30.0
 # of a trainer; all others are of the loader that makes the batches
 _OWN_COUNTERS = ("epochs", "batches", "samples", "bytes", "failures", "running_seconds", "waiting_seconds")
-_POLICIES = ("lockstep", "drop", "detach")
 
 
 class TrainerDropped(FlowError):
@@ -90,10 +88,10 @@ class SharedLoader:
         writable: bool = False,
         **options: Json,
     ) -> None:
-        _check(policy, window, trainers, late)
-        self._loader = _make_loader(source, options)
-        self._path = find_socket_path(name)
+        _check(late)
         self._policy = StreamPolicy(policy, window, trainers)
+        self._loader = make_stream_loader(source, options)
+        self._path = find_socket_path(name)
         self._late = late == "current"
         self._writable = writable
         self.epoch = self._loader.epoch
@@ -180,8 +178,7 @@ class SharedLoader:
             finished = yield from self._receive_batches()
         except GeneratorExit:
             raise
-        except BaseException:
-            # by Ctrl-C, say: the answer that still comes must not be taken for that to a later question
+        except BaseException:  # Ctrl-C, say: the answer that still comes is not one to a later question
             self._disconnect()
             raise
         finally:
@@ -270,7 +267,7 @@ class SharedLoader:
         elif kind in ("error", "no"):
             if kind == "no":
                 self._disconnect()
-            raise _rebuild_error(message)
+            raise rebuild_error(message)
         else:
             raise ChannelError(f"the owner of the stream says {str(kind)[:40]!r}, which means nothing")
         return False
@@ -339,7 +336,7 @@ class SharedLoader:
         try:
             self._end_server()
             self._server = SharedServer(copy.copy(self._loader), self._path, lock, self._policy, terms)
-        except BaseException:
+        except BaseException:  # raised again, with the lock free
             lock.close()
             raise
         self._ending = weakref.finalize(self, self._server.close)
@@ -467,8 +464,7 @@ class SharedLoader:
                     told: Message | None = received[0]["state"]
                     return told
                 self._early.append(received)
-        except BaseException:
-            # as in an epoch
+        except BaseException:  # as in an epoch
             self._disconnect()
             raise
         finally:
@@ -534,43 +530,8 @@ class SharedLoader:
         return f"SharedLoader({str(self._path)!r}, {self._loader!r})"
 
 
-def _check(policy: str, window: int, trainers: int, late: str) -> None:
+def _check(late: str) -> None:
     if sys.platform != "linux":
         raise UsageError("SharedLoader needs Linux (memfd, SO_PEERCRED): use a Loader in each trainer")
-    if policy not in _POLICIES:
-        raise UsageError(f"policy={policy!r}: there are {', '.join(map(repr, _POLICIES))}")
-    if type(window) is not int or window < 3:
-        raise UsageError(f"window={window!r}: batches that a trainer may be behind by, at least 3")
-    if type(trainers) is not int or trainers < 1:
-        raise UsageError(f"trainers={trainers!r}: how many the stream waits for, at least 1")
     if late not in ("own", "current"):
         raise UsageError(f"late={late!r}: there are 'own' and 'current'")
-
-
-def _make_loader(source: object, options: Message) -> Loader:
-    make: Callable[[], object] | None = source if callable(source) and not hasattr(source, "__iter__") else None
-    found = make() if make is not None else source
-    if isinstance(found, Loader):
-        if options:
-            raise UsageError(f"{', '.join(options)}: these are arguments of the Loader that is given: write them there")
-    else:
-        found = Loader(found, **options)
-    if not found.elastic:
-        raise UsageError(
-            "SharedLoader needs an elastic dataset, whose state says where each trainer continues if another ends: "
-            "write dataset.elastic()"
-        )
-    if found.on_device:
-        raise UsageError(
-            "SharedLoader gives batches in memory: move them to the device in the trainer, without device="
-        )
-    return found
-
-
-def _rebuild_error(message: Message) -> Exception:
-    """Return the owner's error as one of the same class, where that is this library's."""
-    name, words = str(message.get("error")), str(message.get("words"))
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, errors.WebDatasetError):
-        return kind(words)
-    return FlowError(f"the owner of the shared stream failed: {words}")

@@ -16,11 +16,12 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from webdataset.core.errors import StateMismatch, WebDatasetError, describe_error
+from webdataset.core import errors
+from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError, describe_error
 from webdataset.core.logs import log
 from webdataset.loading.loader import Loader
 from webdataset.loading.stats import LoaderStats
@@ -30,6 +31,7 @@ from webdataset.serving.unix_channel import ChannelError, Message, StreamLock, U
 Position = tuple[int, int]
 
 VERSION = 1
+_POLICIES = ("lockstep", "drop", "detach")
 # batches that a trainer may have received and not begun
 QUEUED = 2
 # a trainer that joins as many batches behind is caught up with
@@ -50,11 +52,22 @@ class StreamPolicy:
         name: ``lockstep``, ``drop`` or ``detach``.
         window: batches that a trainer may be behind by.
         trainers: the stream begins when as many are there.
+
+    Raises:
+        UsageError: values that cannot mean anything.
     """
 
     name: str = "lockstep"
     window: int = 8
     trainers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.name not in _POLICIES:
+            raise UsageError(f"policy={self.name!r}: there are {', '.join(map(repr, _POLICIES))}")
+        if type(self.window) is not int or self.window < 3:
+            raise UsageError(f"window={self.window!r}: batches that a trainer may be behind by, at least 3")
+        if type(self.trainers) is not int or self.trainers < 1:
+            raise UsageError(f"trainers={self.trainers!r}: how many the stream waits for, at least 1")
 
 
 @dataclass(eq=False)
@@ -436,3 +449,41 @@ def is_program_ending() -> bool:
 
 def _describe(error: Exception) -> str:
     return str(error) if isinstance(error, WebDatasetError) else describe_error(error)
+
+
+def rebuild_error(message: Message) -> Exception:
+    """Return the owner's error as one of the same class, where that is this library's."""
+    name, words = str(message.get("error")), str(message.get("words"))
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, errors.WebDatasetError):
+        return kind(words)
+    return FlowError(f"the owner of the shared stream failed: {words}")
+
+
+def make_stream_loader(source: object, options: Message) -> Loader:
+    """Return the loader of a stream.
+
+    Args:
+        source: an elastic dataset; a ``Loader`` over one; or a function without arguments that returns a ``Loader``.
+        options: of ``Loader``, where ``source`` is a dataset.
+
+    Raises:
+        UsageError: a loader that cannot be shared, or options beside a ``Loader``.
+    """
+    make: Callable[[], object] | None = source if callable(source) and not hasattr(source, "__iter__") else None
+    found = make() if make is not None else source
+    if isinstance(found, Loader):
+        if options:
+            raise UsageError(f"{', '.join(options)}: these are arguments of the Loader that is given: write them there")
+    else:
+        found = Loader(found, **options)
+    if not found.elastic:
+        raise UsageError(
+            "SharedLoader needs an elastic dataset, whose state says where each trainer continues if another ends: "
+            "write dataset.elastic()"
+        )
+    if found.on_device:
+        raise UsageError(
+            "SharedLoader gives batches in memory: move them to the device in the trainer, without device="
+        )
+    return found
