@@ -26,7 +26,15 @@ from webdataset.core.logs import log
 from webdataset.loading.loader import Loader
 from webdataset.loading.stats import LoaderStats
 from webdataset.serving.shared_batches import SharedBlocks, encode_batch
-from webdataset.serving.unix_channel import ChannelError, Message, StreamLock, UnixChannel, close_in_children, listen
+from webdataset.serving.unix_channel import (
+    MOST_WAITING,
+    ChannelError,
+    Message,
+    StreamLock,
+    UnixChannel,
+    close_in_children,
+    listen,
+)
 
 Position = tuple[int, int]
 
@@ -196,7 +204,9 @@ class SharedServer:
             connection, _ = self._listener.accept()
         except OSError:
             return
-        channel = UnixChannel(connection, waits=False)
+        # of each batch that a trainer may lag by: itself, its blocks, a state
+        waiting = MOST_WAITING + 4 * self._policy.window
+        channel = UnixChannel(connection, waits=False, most_waiting=waiting)
         if channel.user != os.getuid() or len(self._trainers) >= _MOST_TRAINERS:
             with contextlib.suppress(OSError):
                 words = f"this stream is user {os.getuid()}'s, with up to {_MOST_TRAINERS} trainers"

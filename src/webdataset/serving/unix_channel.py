@@ -37,7 +37,7 @@ Message = dict[str, Json]
 PACKET_BYTES = 1 << 15
 _MOST_BYTES = 1 << 28
 # messages that wait for a process which does not read
-_MOST_WAITING = 256
+MOST_WAITING = 256
 _PATH_BYTES = 107
 _SEAL_FUTURE_WRITE = 16
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _SEAL_FUTURE_WRITE if sys.platform == "linux" else 0
@@ -55,12 +55,13 @@ class UnixChannel:
     Args:
         connection: a connected ``SEQPACKET`` socket, which this owns.
         waits: sending waits until there is room; else messages are kept until :meth:`flush`.
+        most_waiting: messages that are kept.
     """
 
-    def __init__(self, connection: socket.socket, *, waits: bool) -> None:
+    def __init__(self, connection: socket.socket, *, waits: bool, most_waiting: int = MOST_WAITING) -> None:
         connection.setblocking(waits)
         self._connection = connection
-        self._waits = waits
+        self._waits, self._most_waiting = waits, most_waiting
         self._poll: select.poll | None = None
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self.process, self.user, _ = _CREDENTIALS.unpack(
@@ -110,7 +111,7 @@ class UnixChannel:
                 pass
             else:
                 return
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self._waiting) >= self._most_waiting:
             raise ChannelError(f"process {self.process} does not read what is sent to it")
         self._waiting.append((packet, [os.dup(each) for each in descriptors]))
 
