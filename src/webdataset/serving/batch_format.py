@@ -23,6 +23,7 @@ from webdataset.loading.columns import wrap_array
 from webdataset.loading.shared_memory import Array, as_array
 from webdataset.loading.worker import NEVER, RowCounts
 from webdataset.serving.wire_format import (
+    LARGEST_BATCH_BYTES,
     LARGEST_DESCRIPTION_BYTES,
     MOST_FRAMES,
     Frame,
@@ -126,6 +127,8 @@ class BatchEncoder:
                 "dictionaries can. Decode the field to one of these in the pipeline, or leave it out",
                 field=field,
             )
+        if array.nbytes > LARGEST_BATCH_BYTES:
+            raise _refuse_size(array.nbytes, field)
         array = np.ascontiguousarray(array).reshape(array.shape)
         if array.dtype.byteorder == ">":
             array = array.astype(array.dtype.newbyteorder("<"))
@@ -149,8 +152,23 @@ class BatchEncoder:
         return 0, offset, len(content)
 
     def finish(self) -> list[Frame]:
-        """Return the frames."""
+        """Return the frames.
+
+        Raises:
+            EncodingError: they are larger than a trainer takes.
+        """
+        if self._length > LARGEST_BATCH_BYTES:
+            raise _refuse_size(self._length, "")
         return [b"".join(self._common), *self._large]
+
+
+def _refuse_size(size_bytes: int, field: str) -> EncodingError:
+    limit = LARGEST_BATCH_BYTES >> 20
+    return EncodingError(
+        f"a batch of {size_bytes >> 20} MiB in one piece cannot be sent to a trainer, which takes {limit} MiB: use a "
+        "smaller batch_size, or split the field",
+        field=field or None,
+    )
 
 
 class BatchDecoder:
