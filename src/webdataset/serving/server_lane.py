@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _MOST_REPLAYED = 1 << 20
 _MOST_STREAMS_ASKED = 1 << 16
 _LONGEST_WORDS = 4000
+# of a text as JSON: a header of 64 KiB holds four of them
+_LONGEST_JSON_BYTES = 12_000
 # batches that wait for the line
 _MOST_UNSENT = 2
 
@@ -251,17 +253,13 @@ class Lane(threading.Thread):
         log.warning("serve: rank %d: %s", self.rank, redact(describe_error(error)))
         words = redact(str(error.message if isinstance(error, WebDatasetError) else describe_error(error)))
         if code == "refused":
-            self._post([encode_message("NO", nonce=self.nonce, code=code, words=words[:_LONGEST_WORDS])])
+            self._post([encode_message("NO", nonce=self.nonce, code=code, words=shorten(words))])
             return
-        places = {name: str(getattr(error, name, None) or "")[:_LONGEST_WORDS] for name in ("url", "key", "field")}
+        places = {name: str(getattr(error, name, None) or "") for name in ("url", "key", "field")}
         kind = type(error).__name__ if isinstance(error, WebDatasetError) else FlowError.__name__
-        places["url"] = redact(places["url"])
+        places = {name: shorten(redact(text) if name == "url" else text) for name, text in places.items()}
         self._post(
-            [
-                encode_message(
-                    "FAILURE", nonce=self.nonce, seq=self._seq + 1, type=kind, words=words[:_LONGEST_WORDS], **places
-                )
-            ]
+            [encode_message("FAILURE", nonce=self.nonce, seq=self._seq + 1, type=kind, words=shorten(words), **places)]
         )
 
 
@@ -296,9 +294,16 @@ class Question(threading.Thread):
                 encode_json(found),
             ]
         except Exception as error:  # noqa: BLE001  code of the dataset: the trainer gets its words
-            words = redact(describe_error(error))[:_LONGEST_WORDS]
+            words = shorten(redact(describe_error(error)))
             frames = [encode_message("NO", nonce=header["nonce"], code="question", words=words)]
         self._answer(frames)
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of a text, which fits into a header whatever its characters are."""
+    beginning = text[:_LONGEST_WORDS]
+    # a character has up to twelve bytes as JSON
+    return beginning if len(encode_json(beginning)) <= _LONGEST_JSON_BYTES else beginning[: _LONGEST_JSON_BYTES // 12]
 
 
 def copy_dataset(dataset: "ElasticPipeline") -> "ElasticPipeline":

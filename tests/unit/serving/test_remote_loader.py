@@ -22,11 +22,13 @@ from webdataset.core.errors import (
     EncodingError,
     FlowError,
     NoSamples,
+    SampleError,
     SourceError,
     StateMismatch,
     UsageError,
     WorkerDied,
 )
+from webdataset.serving import batch_format
 from webdataset.serving.server_lane import Lane, LaneSettings
 
 
@@ -228,6 +230,35 @@ def test_errors_of_the_pipeline(shards: str) -> None:
         plain = wds.WebDataset(shards, seed=1).map(lambda sample: 1 / 0).to_tuple("__key__").elastic(2)
     with run_server(plain) as (_, url), connect(url, 4) as remote, pytest.raises(FlowError, match="ZeroDivisionError"):
         list(remote)
+
+
+def test_long_errors(shards: str) -> None:
+    """An error whose words and places are long in any script comes, shortened, and does not end the lane in silence."""
+
+    def fail(sample: Any) -> Any:
+        raise SampleError("\U0001f600" * 5000, url="中" * 5000, key="\x01" * 5000, field="é" * 5000)
+
+    dataset = wds.WebDataset(shards, seed=1).map(fail).to_tuple("__key__").elastic(2)
+    with run_server(dataset) as (_, url), connect(url, 4) as remote, pytest.raises(SampleError) as caught:
+        list(remote)
+    assert "\U0001f600" * 1000 in str(caught.value)
+    assert caught.value.url == "中" * 1000
+    assert caught.value.key == "\x01" * 1000
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_batches_that_are_too_large(shards: str, monkeypatch: pytest.MonkeyPatch, texts: bool) -> None:  # noqa: FBT001
+    """What a line would refuse is refused where it is made, with its size; it is not sent again and again."""
+    monkeypatch.setattr(batch_format, "LARGEST_BATCH_BYTES", 1 << 20)
+    dataset = wds.WebDataset(shards, seed=1).map(
+        lambda sample: {"x": "a" * 300_000 if texts else np.zeros(300_000, np.uint8), "cls": 1}
+    )
+    with run_server(dataset.elastic(2)) as (_, url):
+        with connect(url, 4) as remote, pytest.raises(EncodingError, match="smaller batch_size") as caught:
+            list(remote)
+        assert caught.value.field == (None if texts else "x")
+        with connect(url, 3) as remote:
+            assert len(next(iter(remote))["cls"]) == 3
 
 
 def test_objects_are_refused(shards: str) -> None:
