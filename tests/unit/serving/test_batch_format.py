@@ -2,6 +2,7 @@
 
 import json
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -157,6 +158,33 @@ def test_depth_within_texts() -> None:
     """Brackets in texts are no nesting, escaped quotes do not end a text."""
     text = '\\"' + "[{" * 500
     assert decode_json(json.dumps({"a": text}).encode(), 1 << 16) == {"a": text}
+
+
+@pytest.mark.parametrize("brackets", ["[]", "{}"])
+def test_the_deepest_json(brackets: str) -> None:
+    """As many levels as are allowed come, one more is refused, whatever stands beside them."""
+    begin, end = ("[", "]") if brackets == "[]" else ('{"a\\\\":', "}")
+    for depth in (1, 63, 64, 65, 5000):
+        encoded = f"[[], {begin * (depth - 1)}{brackets}{end * (depth - 1)}]".encode()
+        if depth < 64:
+            assert decode_json(encoded, 1 << 20)
+        else:
+            with pytest.raises(WireError, match="deeper than 64"):
+                decode_json(encoded, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * (1 << 21), "\n" * (1 << 20), "[" * (1 << 21)], ids=["plain", "escaped", "brackets"]
+)
+def test_memory_of_long_texts(text: str) -> None:
+    """Looking at a message takes a few times its size."""
+    encoded = json.dumps([text]).encode()
+    tracemalloc.start()
+    try:
+        assert decode_json(encoded, 1 << 22) == [text]
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(encoded)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("seed", range(3))
