@@ -43,6 +43,7 @@ class InlineWorkers(WorkerPool):
         self._grants: deque[WindowCredit] = deque()
         self._stopped = False
         self._allocator = RowAllocator()
+        self._loop: WorkerLoop | None = None
         self._parts: Iterator[WindowPart] = iter(())
 
     def begin(self, beginning: EpochStart) -> None:
@@ -51,7 +52,8 @@ class InlineWorkers(WorkerPool):
         self._stopped = False
         share = self._origin.share(beginning, 0, 1)
         work = EpochWork(share, self._span, beginning.start, 0, self._leave, None, self._allocator)
-        self._parts = WorkerLoop(work).parts()
+        self._loop = WorkerLoop(work)
+        self._parts = self._loop.parts()
 
     def _leave(self, window: int) -> WindowCredit:
         while self._grants:
@@ -73,7 +75,13 @@ class InlineWorkers(WorkerPool):
 
     def receive(self, timeout_seconds: float | None = None, worker: int | None = None) -> WindowPart:  # noqa: ARG002  nothing is waited for
         """Make the next part."""
-        part = next(self._parts, None)
+        try:
+            part = next(self._parts, None)
+        except BaseException as error:  # Ctrl-C, say: it ends the epoch as an error of a thread does
+            if self._stopped:
+                raise
+            window = 0 if self._loop is None else self._loop.window
+            return WindowPart(0, window, over=True, busy=self._allocator.busy(), error=error)
         if part is None:
             raise FlowError("the epoch is over, and more was asked for")
         return part

@@ -193,7 +193,7 @@ class Lane(threading.Thread):
         except (StateMismatch, UsageError) as error:
             code = "refused" if not self._seq else "failed"
             self._post_failure(error, code)
-        except Exception as error:  # noqa: BLE001  code of the dataset: it goes to the trainer, who raises it
+        except BaseException as error:  # noqa: BLE001  code of the dataset, SystemExit too: the trainer raises it
             self._post_failure(error, "failed")
 
     def _serve(self) -> None:
@@ -293,7 +293,7 @@ class Question(threading.Thread):
                 encode_message("ANSWER", nonce=header["nonce"], answer=answer, state=bool(found)),
                 encode_json(found),
             ]
-        except Exception as error:  # noqa: BLE001  code of the dataset: the trainer gets its words
+        except BaseException as error:  # noqa: BLE001  code of the dataset, SystemExit too: the trainer gets its words
             words = shorten(redact(describe_error(error)))
             frames = [encode_message("NO", nonce=header["nonce"], code="question", words=words)]
         self._answer(frames)

@@ -358,7 +358,7 @@ class SharedServer:
             self._send_batch(receivers, batch)
         except StopIteration:
             self._end_epoch(receivers)
-        except Exception as error:  # a dataset's: each trainer raises it
+        except BaseException as error:  # a dataset's, SystemExit too: each trainer raises it
             if is_program_ending():
                 raise
             self._batches = self._position = None
@@ -457,7 +457,7 @@ def is_program_ending() -> bool:
     return all(each.daemon or not each.is_alive() for each in threading.enumerate())
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     return str(error) if isinstance(error, WebDatasetError) else describe_error(error)
 
 

@@ -741,3 +741,25 @@ def test_workers_that_are_ended_are_no_end_of_the_epoch():
     loader._pool.close()
     with pytest.raises(FlowError, match="were ended before the end"):
         list(batches)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_while_a_sample_is_made(kind, workers):
+    """Ctrl-C and sys.exit in the middle of a sample come out as what they are, and the loader can be used again."""
+    raised = []
+
+    def stop(sample):
+        if sample == 7 and not raised:
+            raised.append(sample)
+            raise kind("stop")
+        return sample
+
+    class Stopping(list):
+        def __getitem__(self, index):
+            return stop(super().__getitem__(index))
+
+    loader = wds.Loader(Stopping(range(50)), 5, workers=workers)
+    with pytest.raises(kind, match="stop"):
+        list(loader)
+    assert sum(len(batch) for batch in loader) == 50

@@ -232,6 +232,20 @@ def test_errors_of_the_pipeline(shards: str) -> None:
         list(remote)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_exit_in_the_pipeline(shards: str, workers: int) -> None:
+    """A function that calls sys.exit ends the lane with an error that says so, and not in silence."""
+
+    def leave(sample: Any) -> Any:
+        raise SystemExit("no more")
+
+    dataset = wds.WebDataset(shards, seed=1).map(leave).to_tuple("__key__").elastic(2)
+    how = LaneSettings(workers=workers, mode="threads")
+    with run_server(dataset, how) as (_, url), connect(url, 4) as remote:
+        with pytest.raises(FlowError, match="SystemExit: no more"):
+            list(remote)
+
+
 def test_long_errors(shards: str) -> None:
     """An error whose words and places are long in any script comes, shortened, and does not end the lane in silence."""
 

@@ -587,6 +587,15 @@ def test_errors_of_the_dataset(shards, name):
     with wds.SharedLoader(broken, name, batch_size=4) as loader, pytest.raises(EncodingError, match="field='x"):
         next(iter(loader))
 
+    def leave(sample):
+        raise SystemExit("no more")
+
+    for workers in (0, 2):
+        leaving = wds.WebDataset(shards).map(leave).elastic()
+        with wds.SharedLoader(leaving, name, batch_size=4, workers=workers) as loader:
+            with pytest.raises(FlowError, match="SystemExit: no more"):
+                next(iter(loader))
+
     def fail(sample):
         raise DecodingError("a sample that cannot be read")
 
