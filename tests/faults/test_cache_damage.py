@@ -137,7 +137,7 @@ def test_a_resumed_download_has_its_checksum(server, tmp_path, anew):
     assert read(url, tmp_path) == CONTENT
     (record,) = tmp_path.glob(".wds/*.json")
     for _ in range(500):  # the last reader may be through before the file has its name
-        if json.loads(record.read_text())["whole"]:
+        if json.loads(record.read_text().splitlines()[0])["whole"]:
             break
         time.sleep(0.02)
     assert json.loads(record.read_text())["crc32"] == zlib.crc32(CONTENT)
@@ -146,6 +146,77 @@ def test_a_resumed_download_has_its_checksum(server, tmp_path, anew):
     anew()
     with pytest.warns(UserWarning, match="is damaged"):
         assert read(url, tmp_path) == CONTENT
+
+
+def leave_part(server, folder):
+    """Begin to read the shard and leave, so that a part of 100,000 bytes or more stays; return it and its record."""
+    url = server.root + PATH
+    server.hold(PATH, 150_000)
+    (shard,) = ShardCache(str(folder)).open_shards([{"url": url}], open_shards, reraise_exception)
+    with shard["stream"] as stream:
+        missing = 100_000
+        while missing:
+            missing -= len(stream.read(missing))
+    server.release()
+    for _ in range(500):
+        if not list(folder.glob(".wds/*.lock")):
+            break
+        time.sleep(0.02)
+    (part,), (record,) = folder.glob(".wds/*.part"), folder.glob(".wds/*.json")
+    return part, record
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_part_is_not_continued(server, tmp_path, anew, seed):
+    """Wherever a bit of a part flips: one warning that names it, the rest is fetched, and the copy is right."""
+    part, _ = leave_part(server, tmp_path)
+    at = make_rng("part", seed).randrange(part.stat().st_size)
+    flipped(part, at, date=bool(seed % 2))
+    with pytest.warns(UserWarning, match="is damaged after byte") as recorded:
+        assert read(server.root + PATH, tmp_path) == CONTENT
+    assert str(part) in str(recorded[0].message)
+    assert server.asked[-1].start <= at
+    anew()
+    assert read(server.root + PATH, tmp_path) == CONTENT
+    (file,), (record,) = tmp_path.glob("*.tar"), tmp_path.glob(".wds/*.json")
+    assert file.read_bytes() == CONTENT
+    assert json.loads(record.read_text())["crc32"] == zlib.crc32(CONTENT)
+
+
+def test_only_what_follows_the_damage_is_fetched_again(server, tmp_path):
+    """The pieces before the damaged one are kept."""
+    part, record = leave_part(server, tmp_path)
+    sizes = [int(line.split()[0]) for line in record.read_text().splitlines()[1:]]
+    assert sizes[-1] == part.stat().st_size
+    assert len(sizes) > 1
+    flipped(part, sizes[-2] + 10)
+    with pytest.warns(UserWarning, match=f"is damaged after byte {sizes[-2]}:"):
+        assert read(server.root + PATH, tmp_path) == CONTENT
+    assert server.asked[-1].start == sizes[-2]
+
+
+@pytest.mark.parametrize("line", ["", "x y", "150001", "1 1", "-1 5", "999999999 "])
+def test_checksums_that_are_cut_or_missing(server, tmp_path, line):
+    """Bytes whose checksum was not written, as where a process was killed, are fetched again without a word."""
+    part, record = leave_part(server, tmp_path)
+    lines = record.read_text().splitlines(keepends=True)
+    kept = int(lines[-2].split()[0])
+    record.write_text("".join(lines[:-1]) + line)
+    assert read(server.root + PATH, tmp_path) == CONTENT
+    assert server.asked[-1].start == kept
+
+
+def test_a_damaged_part_that_was_whole(server, tmp_path, anew):
+    """A process that died before the renaming leaves the checksum of all bytes: it is compared, too."""
+    read(server.root + PATH, tmp_path)
+    (file,) = tmp_path.glob("*.tar")
+    part = tmp_path / ".wds" / f"{file.name}.part"
+    file.rename(part)
+    flipped(part, 300_000)
+    anew()
+    with pytest.warns(UserWarning, match="is damaged after byte 0:"):
+        assert read(server.root + PATH, tmp_path) == CONTENT
+    assert file.read_bytes() == CONTENT
 
 
 def test_a_record_of_an_older_version_is_believed(server, tmp_path, anew):

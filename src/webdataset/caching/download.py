@@ -66,7 +66,8 @@ class ShardDownload:
         opening: what gave the stream.
         start: bytes that the part had already.
         written: bytes that the part has.
-        crc32: checksum of the bytes as they came; of no meaning where the part had some already.
+        crc32: checksum of these, as they came.
+        checksums: the record, open for appending since the first piece of a part that can be continued; or None.
     """
 
     place: EntryPaths
@@ -78,6 +79,7 @@ class ShardDownload:
     start: int = 0
     written: int = 0
     crc32: int = 0
+    checksums: int | None = None
 
     def write(self, piece: bytes) -> None:
         """Append bytes.
@@ -91,18 +93,11 @@ class ShardDownload:
                 count = os.write(self.descriptor, rest)
                 self.written += count
                 rest = rest[count:]
-        self.crc32 = zlib.crc32(piece, self.crc32)
-
-    def checksum(self) -> int:
-        """Return the checksum of all bytes: as they came, or of the file where this process did not see them come.
-
-        Raises:
-            Unwritable: the directory refuses.
-        """
-        if not self.start:
-            return self.crc32
-        with translate_write_errors():
-            return checksum_file(self.descriptor)
+            self.crc32 = zlib.crc32(piece, self.crc32)
+            if self.checksums is None and self.record.is_resumable():
+                self.checksums = metadata.open_checksums(self.place)
+            if self.checksums is not None:
+                metadata.append_checksum(self.checksums, self.written, self.crc32)
 
     def discard(self) -> None:
         """Remove the part and its record; readers that have it open continue."""
@@ -120,19 +115,25 @@ class ShardDownload:
         Raises:
             Unwritable: the directory refuses, or a process that ignores the lock has replaced the part.
         """
-        place, crc32 = self.place, self.checksum()
+        place = self.place
         with translate_write_errors():
             os.fsync(self.descriptor)
             if not is_at_path(self.descriptor, place.part):
                 raise Unwritable("another process has replaced a part, though it was locked: its locks do not hold")
             os.makedirs(os.path.dirname(place.final), exist_ok=True)  # noqa: PTH103, PTH120
-            self.record.for_whole_file(os.fstat(self.descriptor), crc32).write(place)
+            self.record.for_whole_file(os.fstat(self.descriptor), self.crc32).write(place)
             os.replace(place.part, place.final)  # noqa: PTH105
+
+    def close_files(self) -> None:
+        """Close the part and its record; called once."""
+        for descriptor in (self.descriptor, self.checksums):
+            if descriptor is not None:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
 
     def close(self, *, keep_stream: bool = False) -> None:
         """Close the part, release the lock, and close the source unless ``keep_stream``: its reader continues there."""
-        with contextlib.suppress(OSError):
-            os.close(self.descriptor)
+        self.close_files()
         self.lock.release()
         if not keep_stream:
             close_quietly(self.stream, self.opening)
@@ -365,6 +366,32 @@ def checksum_file(descriptor: int) -> int:
     while piece := os.pread(descriptor, _PIECE, offset):
         found, offset = zlib.crc32(piece, found), offset + len(piece)
     return found
+
+
+def find_sound_bytes(descriptor: int, known: list[tuple[int, int]], limit: int) -> tuple[int, int, bool]:
+    """Compare a part with the checksums of its bytes.
+
+    Args:
+        descriptor: the part.
+        known: sizes, which rise, each with the checksum of all bytes before it.
+        limit: the largest size wanted.
+
+    Returns:
+        The largest size whose checksum is right, that checksum, and whether one after it is wrong.
+
+    Raises:
+        OSError: the part cannot be read.
+    """
+    sound = sound_crc32 = found = offset = 0
+    for size, crc32 in known:
+        if size > limit:
+            break
+        while offset < size and (piece := os.pread(descriptor, min(_PIECE, size - offset), offset)):
+            found, offset = zlib.crc32(piece, found), offset + len(piece)
+        if offset != size or found != crc32:
+            return sound, sound_crc32, True
+        sound, sound_crc32 = size, crc32
+    return sound, sound_crc32, False
 
 
 def has_store_checksum(descriptor: int, stream: Stream) -> bool:

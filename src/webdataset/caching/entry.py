@@ -9,7 +9,8 @@ state      files                           what a process does that wants the sh
 ABSENT     no P, no F                      takes L and downloads it
 PARTIAL    P, with a J that names its      L held: the size of P is the number of valid bytes, and the process follows;
            inode                           L free: it takes L and resumes, if J says which version of which object P is,
-                                           and the system has not been restarted since; else it downloads anew
+                                           and the system has not been restarted since; else it downloads anew.
+                                           Bytes that do not have the checksum that J states are fetched again
 WHOLE      F, with a J that names it       reads F
 =========  ==============================  ============================================================================
 
@@ -21,9 +22,9 @@ steps:
 
 * before J: a P without record, and no J that could be taken for its own (the system reuses inodes): the next holder
   removes it.
-* between J and the renaming: PARTIAL with L free. The next holder continues at the end of P, with ``If-Match``. If all
-  bytes are there it requests none, verifies and renames. Readers of other processes notice that L is free; the first
-  of them is the next holder.
+* between J and the renaming: PARTIAL with L free. The next holder continues after the last piece of P whose checksum
+  stands in J (each piece's is added to J after the piece), with ``If-Match``. If all bytes are there it requests
+  none, verifies and renames. Readers of other processes notice that L is free; the first of them is the next holder.
 * after the renaming: WHOLE.
 
 So F is at all times a file that was whole and verified when it got the name, and no reader sees a byte of another
@@ -50,6 +51,7 @@ from webdataset.caching.download import (
     Validator,
     checksum_file,
     close_quietly,
+    find_sound_bytes,
     format_error,
     is_shard,
     reader_of,
@@ -358,20 +360,32 @@ class CacheEntry:
         return None
 
     def _continue(self, lock: locks.FileLock, record: EntryMetadata, descriptor: int, size: int) -> ShardDownload:
-        """Return a download that continues at the end of a part of ``size`` bytes."""
+        """Return a download that continues a part of ``size`` bytes, after those that are as they came."""
         with translate_write_errors():
             # the checksum of what came in several goes was never compared: the store sends it with the last byte
-            if size and size == record.length and record.resumed and record.vouched:
-                size -= 1
-                os.ftruncate(descriptor, size)
-            resumed = replace(record, whole=False, resumed=record.resumed or size < (record.length or 0))
-            granted = self.quota.reserve(self.place, resumed, record.length or 0)
+            uncompared = size == record.length and record.resumed and record.vouched
+            start, crc32 = self._keep_sound_bytes(descriptor, record, size - 1 if uncompared else size)
+            resumed = record.resumed or start < (record.length or 0)
+            begun = replace(record, whole=False, resumed=resumed, part_bytes=start, part_crc32=crc32)
+            granted = self.quota.reserve(self.place, begun, record.length or 0)
         if granted is None:
             raise Unwritable("no room")
-        stream = metadata.open_rest(record, self.resolved, size)
+        stream = metadata.open_rest(record, self.resolved, start)
         if stream is None:
             raise ShardChanged("the shard is opened in another way than before", url=self.url)
-        return ShardDownload(self.place, lock, descriptor, granted, stream, start=size, written=size)
+        return ShardDownload(self.place, lock, descriptor, granted, stream, start=start, written=start, crc32=crc32)
+
+    def _keep_sound_bytes(self, descriptor: int, record: EntryMetadata, limit: int) -> tuple[int, int]:
+        """Cut off what is not known to be as it came; return how many bytes are left, and their checksum."""
+        known = metadata.read_checksums(self.place.record, record)
+        start, crc32, damaged = find_sound_bytes(descriptor, known, limit)
+        os.ftruncate(descriptor, start)
+        if damaged:
+            warn_user(
+                f"{self.place.part}, a part of {record.url} in the cache, is damaged after byte {start}: its checksum "
+                "is not the one that it had when it was fetched. It is fetched again from there; check the disk",
+            )
+        return start, crc32
 
     def take_over(self, lock: locks.FileLock, record: EntryMetadata) -> Downloader:
         """Continue the download of a process that is gone, in a thread.
@@ -518,5 +532,4 @@ def _abandon(download: ShardDownload | None) -> None:
     """Remove the part of a download that does not begin."""
     if download is not None:
         download.discard()
-        with contextlib.suppress(OSError):
-            os.close(download.descriptor)
+        download.close_files()

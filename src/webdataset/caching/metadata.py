@@ -2,8 +2,9 @@
 
 The sidecar is written under the lock of the shard, before the first byte of the shard, and again when the shard is
 whole. It names the file that it describes (inode, and size and time once whole), so that it is never taken for one
-about another file under that name. Without an answer of the store a copy is used: a store that is not reached,
-refuses, or has lost the object does not invalidate it.
+about another file under that name. While the shard grows, a line after the record follows each piece: how many bytes
+are there, and the checksum of all of them, so that a part is compared before it is continued. Without an answer of the
+store a copy is used: a store that is not reached, refuses, or has lost the object does not invalidate it.
 
 Never holds a secret: of the url only the part before the ``?``, of everything else hashes.
 """
@@ -54,6 +55,8 @@ class EntryMetadata:
         changed_ns: its modification time, once whole.
         created: seconds since 1970.
         crc32: checksum of all bytes, as they came, once whole; None in records of older versions.
+        part_bytes: bytes that a part had when the record was written.
+        part_crc32: checksum of these, as they came.
     """
 
     name: str
@@ -74,6 +77,8 @@ class EntryMetadata:
     changed_ns: int = 0
     created: float = 0.0
     crc32: int | None = None
+    part_bytes: int = 0
+    part_crc32: int = 0
 
     @property
     def identity(self) -> ObjectVersion:
@@ -111,7 +116,7 @@ class EntryMetadata:
         """
         # one name: only the holder of the lock writes it
         fresh = f"{place.record}.new"
-        content = json.dumps(asdict(self)).encode()
+        content = json.dumps(asdict(self)).encode() + b"\n"
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
         try:
             rest = memoryview(content)
@@ -128,11 +133,54 @@ _FIELDS: dict[str, Any] = {field.name: field.type for field in fields(EntryMetad
 def read_metadata(path: str) -> EntryMetadata | None:
     """Return the record in a file, or None where there is none that can be read."""
     try:
-        content = json.loads(Path(path).read_bytes())
+        with Path(path).open("rb") as stream:
+            # the checksums of a part's pieces follow
+            content = json.loads(stream.readline())
         record = EntryMetadata(**{name: value for name, value in content.items() if name in _FIELDS})
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     return record if all(isinstance(getattr(record, name), kind) for name, kind in _FIELDS.items()) else None
+
+
+def open_checksums(place: EntryPaths) -> int:
+    """Open the record of a part, for :func:`append_checksum`. Raises OSError: the directory refuses."""
+    return os.open(place.record, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
+
+
+def append_checksum(descriptor: int, size_bytes: int, crc32: int) -> None:
+    """Add a line after the record of a part.
+
+    Args:
+        descriptor: what :func:`open_checksums` gave.
+        size_bytes: bytes that the part has.
+        crc32: checksum of all of them, as they came.
+
+    Raises:
+        OSError: the directory refuses.
+    """
+    os.write(descriptor, b"%d %d\n" % (size_bytes, crc32))
+
+
+def read_checksums(path: str, record: EntryMetadata) -> list[tuple[int, int]]:
+    """Return what is known of a part's bytes: sizes, which rise, each with the checksum of all bytes before it.
+
+    Args:
+        path: the file of the record.
+        record: what it begins with.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if record.whole and record.crc32 is not None:
+        return [(record.size_bytes, record.crc32)]
+    found = [(record.part_bytes, record.part_crc32)]
+    # what follows the last newline was cut by a kill
+    for line in Path(path).read_bytes().split(b"\n")[1:-1]:
+        size, _, crc32 = line.partition(b" ")
+        if not (size.isdigit() and crc32.isdigit() and int(size) > found[-1][0]):
+            break
+        found.append((int(size), int(crc32)))
+    return found
 
 
 def make_metadata(stream: Stream, url: str, name: str, inode: int) -> EntryMetadata:

@@ -125,15 +125,18 @@ def vouching(monkeypatch):
     return source
 
 
-def left_part(vouching, near, size, **changes):
-    """Leave a part of so many bytes, as a killed process would; return its path."""
+def left_part(vouching, near, size, *, damaged=False, **changes):
+    """Leave a part of so many bytes, as a killed process would; return its path. ``damaged``: some came wrong."""
     read(vouching.url, near)
     (final,) = near.glob("*.tar")
     (record,) = near.glob(".wds/*.json")
-    found = json.loads(record.read_text())
-    record.write_text(json.dumps({**found, "whole": False, **changes}))
     with final.open("rb+") as file:
         file.truncate(size)
+        if damaged:
+            file.seek(1000)
+            file.write(b"damage")
+    known = {"part_bytes": size, "part_crc32": zlib.crc32(final.read_bytes())}
+    record.write_text(json.dumps({**json.loads(record.read_text()), "whole": False, **known, **changes}))
     part = near / ".wds" / f"{final.name}.part"
     os.rename(final, part)
     vouching.asked.clear()
@@ -143,11 +146,7 @@ def left_part(vouching, near, size, **changes):
 @pytest.mark.parametrize("damaged", [True, False])
 def test_who_reads_along_is_told_of_damage(vouching, near, damaged):
     """A reader that has all bytes of a part which is then refused for its checksum gets an error, not an end."""
-    part = left_part(vouching, near, len(vouching.body) - 1000, resumed=True)
-    if damaged:
-        with part.open("rb+") as file:
-            file.seek(1000)
-            file.write(b"damage")
+    left_part(vouching, near, len(vouching.body) - 1000, damaged=damaged, resumed=True)
     vouching.held.clear()
     leading_one = opened(vouching.url, near)
     along = opened(vouching.url, near)
@@ -188,7 +187,9 @@ def test_who_takes_over_knows_what_happened_meanwhile(vouching, near):
     with part.open("ab") as file:  # another goes on, to the end, with damaged bytes, and dies
         file.write(b"x" * 50_000 + vouching.body[150_000:])
     record = near / ".wds" / f"{place.name}.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "resumed": True}))
+    pieces = [part.read_bytes()[:end] for end in (150_000, len(vouching.body))]
+    lines = [f"{len(piece)} {zlib.crc32(piece)}" for piece in pieces]
+    record.write_text("\n".join([json.dumps({**json.loads(record.read_text()), "resumed": True}), *lines, ""]))
     lock.release()
     with pytest.raises(ShortRead, match="checksum"):
         along.read()

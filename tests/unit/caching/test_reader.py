@@ -195,7 +195,8 @@ def test_parts_that_cannot_be_relied_on(server, near, change):
     server.release()
     until(lambda: not list(near.glob(".wds/*.lock")))
     (record,) = near.glob(".wds/*.json")
-    record.write_text(json.dumps({**json.loads(record.read_text()), **change}))
+    content, *checksums = record.read_text().splitlines(keepends=True)
+    record.write_text(json.dumps({**json.loads(content), **change}) + "\n" + "".join(checksums))
     assert read(server, near) == server.pages["/x.tar"]
     assert [one.start for one in server.asked] == [0, 0]
 
@@ -527,18 +528,24 @@ def vouching(monkeypatch):
     return source
 
 
-def half_done(vouching, near, size):
-    """Leave a part of so many bytes, as a killed process would."""
+def half_done(vouching, near, size, *, damaged=False):
+    """Leave a part of so many bytes, as a killed process would; ``damaged``: some came wrong."""
     cache = ShardCache(str(near))
     (one,) = cache.open_shards([{"url": vouching.url}], open_shards, reraise_exception)
     with one["stream"] as stream:
         stream.read()
     (final,) = near.glob("*.tar")
     (record,) = near.glob(".wds/*.json")
-    record_values = json.loads(record.read_text())
-    record.write_text(json.dumps({**record_values, "whole": False, "resumed": True}))
     with final.open("rb+") as file:
         file.truncate(size)
+        if damaged:
+            file.seek(1000)
+            file.write(b"damage")
+    # the last byte, too, came as a piece
+    pieces = [final.read_bytes()[:end] for end in (size - 1, size)]
+    lines = [f"{len(piece)} {zlib.crc32(piece)}" for piece in pieces]
+    content = json.dumps({**json.loads(record.read_text()), "whole": False, "resumed": True})
+    record.write_text("\n".join([content, *lines, ""]))
     part = near / ".wds" / f"{final.name}.part"
     os.rename(final, part)
     vouching.asked.clear()
@@ -548,13 +555,9 @@ def half_done(vouching, near, size):
 @pytest.mark.parametrize("missing", [0, 1, 100_000])
 @pytest.mark.parametrize("damaged", [False, True])
 def test_checksums_of_resumed_downloads(vouching, near, missing, damaged):
-    """What came in several goes is compared with the store's checksum; a damaged part is an error, and removed."""
+    """What came in several goes is compared with the store's checksum; what came wrong is an error, and removed."""
     size = len(vouching.body)
-    part = half_done(vouching, near, size - missing)
-    if damaged:
-        with part.open("rb+") as file:
-            file.seek(1000)
-            file.write(b"damage")
+    half_done(vouching, near, size - missing, damaged=damaged)
     cache = ShardCache(str(near))
     for attempt in range(1 + damaged):
         (one,) = cache.open_shards([{"url": vouching.url}], open_shards, reraise_exception)
