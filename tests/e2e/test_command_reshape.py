@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from support.command import WDS, command_environment, json_lines, run_wds, shell
 from webdataset.cli import exit_status
 from webdataset.cli.schema import find_schemas
 from webdataset.testing import archives
+from webdataset.writing.local_file import is_alive
 
 TAR = shutil.which("tar")
 
@@ -317,7 +319,7 @@ def test_samples_of_one_key_may_stand_in_two_shards(alike):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_interrupted_writer_leaves_no_shard(here, number):
-    """However it is stopped, nothing stands under the final name, and Ctrl-C leaves nothing at all."""
+    """However it is stopped, nothing stands under the final name, and Ctrl-C and SIGTERM leave nothing at all."""
     read, write = os.pipe()
     process = start_wds("cat", "-o", "out.tar", "-", stdin=read, cwd=here)
     os.close(read)
@@ -330,8 +332,35 @@ def test_interrupted_writer_leaves_no_shard(here, number):
     os.close(write)
     assert process.returncode == -number
     assert not (here / "out.tar").exists()
-    if number == signal.SIGINT:
+    if number != signal.SIGKILL:
         assert not list(here.glob(".out.tar*"))
+
+
+def test_sigterm_ends_what_a_command_started(here, tmp_path):
+    """The commands of ``wds proc`` end with it, and its temporary files go."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = start_wds("proc", "-j", "2", "-T", temporary, "sleep 600", "-o", "out.tar", "s-0.tar", cwd=here)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("no list of children here")
+    while len(list(temporary.iterdir())) < 2 or len(_descendants(process.pid)) < 2:
+        time.sleep(0.01)
+    started = _descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert said == b"wds: interrupted\n"
+    assert list(temporary.iterdir()) == []
+    assert not [pid for pid in started if is_alive(pid)]
+
+
+def _descendants(pid):
+    """Return the processes that a process has started, and those that they have."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (thread / "children").read_text().split()]
+    return found + [other for child in found for other in _descendants(child)]
 
 
 CHILD = """

@@ -1,6 +1,7 @@
 """A writer that is killed, runs out of space or fails at any call leaves no incomplete file under a final name."""
 
 import errno
+import io
 import os
 import random
 import resource
@@ -13,6 +14,7 @@ import time
 import pytest
 
 from webdataset.core.errors import WebDatasetError
+from webdataset.testing import archives
 from webdataset.writing import local_file
 from webdataset.writing.shard_writer import ShardWriter
 
@@ -166,6 +168,55 @@ class FailingSystem:
             return real(*arguments, **options)
 
         return counted
+
+
+class InterruptedSystem(FailingSystem):
+    """`os`, and `io`, in which Ctrl-C comes during the n-th call: it is made, and the interrupt raised after it."""
+
+    def __getattr__(self, name):
+        real = getattr(os if hasattr(os, name) else io, name)
+        if name not in ("writev", "write", "fsync", "replace", "link", "unlink", "open", "close", "FileIO"):
+            return real
+
+        def counted(*arguments, **options):
+            self.calls += 1
+            result = real(*arguments, **options)
+            if self.calls == self.fail_at:
+                if isinstance(result, io.FileIO):  # else its end would be a warning
+                    result.close()
+                raise KeyboardInterrupt
+            return result
+
+        return counted
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_interrupted_in_every_system_call(tmp_path, monkeypatch, overwrite):
+    """Whichever call of the system Ctrl-C comes in, final names hold complete shards, and nothing else is left."""
+    for fail_at in range(1, 200):
+        folder = tmp_path / str(fail_at)
+        folder.mkdir()
+        (folder / "a-1.tar").write_bytes(archives.by_hand([])) if overwrite else None
+        system = InterruptedSystem(fail_at, 0)
+        monkeypatch.setattr(local_file, "os", system)
+        monkeypatch.setattr(local_file, "io", system)
+        interrupted = False
+        try:
+            with ShardWriter(f"{folder}/a-%d.tar", maxcount=30, encoder=False, overwrite=overwrite) as writer:
+                for sample in samples(None):
+                    writer.write(sample)
+        except KeyboardInterrupt:
+            interrupted = True
+        monkeypatch.undo()
+        found = check_complete(folder)
+        assert found == list(range(len(found)))
+        assert list(folder.glob(".*")) == []
+        if not interrupted:
+            assert len(found) == 100
+            break
+    else:
+        pytest.fail("the sweep did not reach the last call")
+    assert fail_at > 20
 
 
 @pytest.mark.parametrize("overwrite", [True, False])

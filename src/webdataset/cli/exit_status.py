@@ -22,7 +22,7 @@ TABLE: Final[dict[int, str]] = {
     FAILED: "an input is missing or damaged, or an output cannot be written; the output in progress was not completed",
     PARTIAL: "done, but some inputs or samples failed and were left out, as an option allows",
     TRY_AGAIN: "a job of map was ended by SIGTERM; what it had done stays: run it again",
-    INTERRUPTED: "stopped by Ctrl-C; the output in progress was not completed",
+    INTERRUPTED: "stopped by Ctrl-C (129: by SIGHUP, 143: by SIGTERM); the output in progress was not completed",
     PIPE_CLOSED: "the program that reads the output has ended (SIGPIPE)",
 }
 """Exit status to what it says."""

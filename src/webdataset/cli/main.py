@@ -228,11 +228,36 @@ def _report(error: BaseException) -> int:
     return exit_status.WRONG_USE if isinstance(error, UsageError) else exit_status.FAILED
 
 
+def _interrupt_by_signals() -> list[int]:
+    """Let SIGTERM and SIGHUP interrupt a command as Ctrl-C does, so that it removes what it has begun.
+
+    Returns:
+        A list that gets the signal that came. A second one ends the program at once.
+    """
+    owner, received = os.getpid(), list[int]()
+
+    def interrupt(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() != owner:
+            # a forked child has nothing to remove: its parent ends it
+            os.kill(os.getpid(), number)
+        received.append(number)
+        raise KeyboardInterrupt
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # under nohup SIGHUP is ignored
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, interrupt)
+    return received
+
+
 def run() -> None:
     """Run as a program: where a signal ends it, it ends as by that signal, so that shells and make notice."""
+    received = _interrupt_by_signals()
     status = main()
     fatal: dict[int, Any] = {
-        exit_status.INTERRUPTED: signal.SIGINT,
+        exit_status.INTERRUPTED: received[0] if received else signal.SIGINT,
         exit_status.PIPE_CLOSED: getattr(signal, "SIGPIPE", None),
     }
     number = fatal.get(status)

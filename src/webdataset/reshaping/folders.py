@@ -5,6 +5,7 @@ that would leave the folder, that the system cannot hold, or that another file h
 count, is an error.
 """
 
+import contextlib
 import os
 import shutil
 import unicodedata
@@ -116,7 +117,7 @@ class FolderWriter:
         self._staging = self._place.parent / f".{self._place.name}.{os.getpid()}-{os.urandom(4).hex()}.partial"
 
     def write_all(self, samples: Iterable[RawSample]) -> None:
-        """Write samples; the folder is complete afterwards, or as it was.
+        """Write samples; the folder is complete afterwards, or as it was but for files that were to be replaced.
 
         Args:
             samples: as they stand.
@@ -199,9 +200,23 @@ class FolderWriter:
         if not self._place.is_dir():
             self._staging.rename(self._place)
             return
+        added: list[Path] = []
+        try:
+            self._move_files(added)
+        except BaseException:
+            # also an interrupt leaves no part of the samples there
+            for target in reversed(added):
+                with contextlib.suppress(OSError):
+                    target.rmdir() if target.is_dir() and not target.is_symlink() else target.unlink()
+            raise
+
+    def _move_files(self, added: list[Path]) -> None:
+        """Move what was written into the folder; ``added`` gets the paths that were not there."""
         root = self._place.resolve()
         for source in sorted(self._staging.rglob("*")):
             target = self._place / source.relative_to(self._staging)
+            if not os.path.lexists(target):
+                added.append(target)
             if source.is_dir():
                 target.mkdir(exist_ok=True)
             elif not target.parent.resolve().is_relative_to(root) or target.is_dir():

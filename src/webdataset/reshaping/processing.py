@@ -13,9 +13,10 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,10 +25,13 @@ from webdataset.core.errors import CommandFailed, SampleError, UsageError, Worke
 from webdataset.reshaping.creation import make_member
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.raw_samples import RawMember, RawSample
+from webdataset.storage.backends.pipe import ChildProcess, end_child
 
 OnError = Literal["stop", "skip", "keep"]
 Results = Generator[tuple[RawSample, list[RawSample] | Exception], None, None]
 _AHEAD = 2
+_PAUSE_SECONDS = 0.02
+_WAIT_SECONDS = 1.0
 _TASK_BYTES = 1 << 18
 _TASK_SAMPLES = 64
 _SHOWN = 500
@@ -41,7 +45,8 @@ def map_in_order(function: Callable[[RawSample], list[RawSample]], samples: Iter
     """Yield each sample with what a function makes of it, in order, several at a time.
 
     Args:
-        function: runs in threads.
+        function: runs in threads. When the results were read, or are left, its ``stop`` is called, if it has one: what
+            it began need not be finished.
         samples: as they stand.
         jobs: how many run at a time.
     """
@@ -51,11 +56,18 @@ def map_in_order(function: Callable[[RawSample], list[RawSample]], samples: Iter
         for sample in samples:
             running.append((sample, executor.submit(function, sample)))
             if len(running) >= jobs * _AHEAD:
-                yield _result(*running.popleft())
+                yield _result(*running[0])
+                running.popleft()
         while running:
-            yield _result(*running.popleft())
+            yield _result(*running[0])
+            running.popleft()
     finally:
-        executor.shutdown(cancel_futures=True)
+        executor.shutdown(wait=False, cancel_futures=True)
+        # not by the futures: an interrupt may have come while a thread was being started
+        stop: Callable[[], None] | None = getattr(function, "stop", None)
+        if stop is not None:
+            stop()
+        executor.shutdown()
 
 
 def map_in_processes(name: str, samples: Iterable[RawSample], jobs: int) -> Results:
@@ -125,6 +137,9 @@ def _put_back(sample: RawSample, made: RawSample) -> RawSample:
 
 
 def _result(sample: RawSample, future: "Future[list[RawSample]]") -> tuple[RawSample, list[RawSample] | Exception]:
+    while not future.done():
+        # a signal that came just before the wait is handled after it
+        wait((future,), _WAIT_SECONDS)
     try:
         return sample, future.result()
     except Exception as error:  # noqa: BLE001  the caller decides
@@ -201,6 +216,17 @@ class ShellCommand:
         self._environment = dict(environment)
         self._folder = folder
         self._shell = shell or ("/bin/bash" if Path("/bin/bash").exists() else "/bin/sh")
+        self._calls: set[object] = set()
+        self._running: set[ChildProcess] = set()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the commands that run, with all that they started, and wait until their folders are gone; none begins."""
+        self._stopped = True
+        while self._calls:
+            for child in list(self._running):
+                end_child(child)
+            time.sleep(_PAUSE_SECONDS)
 
     def __call__(self, sample: RawSample) -> list[RawSample]:
         """Run the command.
@@ -209,13 +235,20 @@ class ShellCommand:
             sample: as it stands.
 
         Raises:
-            CommandFailed: it ended with an error status, or there is no such shell.
+            CommandFailed: it ended with an error status, was stopped, or there is no such shell.
             SampleError: it leaves no field.
         """
-        with tempfile.TemporaryDirectory(prefix="wds-proc-", dir=self._folder) as scratch:
-            self._unpack(sample, Path(scratch))
-            self._run(sample, scratch)
-            return self._collect(sample, Path(scratch))
+        call = object()
+        self._calls.add(call)
+        try:
+            if self._stopped:
+                raise CommandFailed("the command was stopped", url=sample.url, key=sample.key)
+            with tempfile.TemporaryDirectory(prefix="wds-proc-", dir=self._folder) as scratch:
+                self._unpack(sample, Path(scratch))
+                self._run(sample, scratch)
+                return self._collect(sample, Path(scratch))
+        finally:
+            self._calls.discard(call)
 
     def _unpack(self, sample: RawSample, scratch: Path) -> None:
         for field, member in zip(sample.fields, sample.members, strict=True):
@@ -224,18 +257,27 @@ class ShellCommand:
             Path(scratch, f"{_STEM}.{field}").write_bytes(member.payload)
 
     def _run(self, sample: RawSample, scratch: str) -> None:
-        done = subprocess.run(  # noqa: S603  running the user's command is what this is for
+        child = subprocess.Popen(  # noqa: S603  running the user's command is what this is for
             [self._shell, "-c", self._command],
             cwd=scratch,
             env={**self._environment, "WDS_KEY": sample.key},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            check=False,
         )
-        if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip()[-_SHOWN:]
-            status = f"status {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        self._running.add(child)
+        if self._stopped:
+            end_child(child)
+        try:
+            _, complaint = child.communicate()
+        except BaseException:  # an interrupt, too, leaves no command
+            end_child(child)
+            raise
+        finally:
+            self._running.discard(child)
+        if child.returncode:
+            said = complaint.decode("utf-8", "replace").strip()[-_SHOWN:]
+            status = f"status {child.returncode}" if child.returncode > 0 else f"signal {-child.returncode}"
             raise CommandFailed(f"the command ended with {status}: {said}".rstrip(": "), url=sample.url, key=sample.key)
 
     def _collect(self, sample: RawSample, scratch: Path) -> list[RawSample]:

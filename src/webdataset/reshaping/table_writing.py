@@ -315,11 +315,15 @@ def _replace_folder(staging: Path, place: Path) -> None:
         staging.rename(place)
         return
     before = staging.with_name(f"{staging.name}.old")
-    place.rename(before)
     try:
+        place.rename(before)
         staging.rename(place)
-    except BaseException:  # whatever it is: the old folder is not lost
-        before.rename(place)
+    except (
+        BaseException
+    ):  # whatever it is, and after whichever step: the old folder is not lost, or the new one is there
+        if before.exists() and not place.exists():
+            before.rename(place)
+        shutil.rmtree(before, ignore_errors=True)
         raise
     shutil.rmtree(before, ignore_errors=True)
     if before.exists():

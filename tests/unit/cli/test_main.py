@@ -136,17 +136,33 @@ def test_full_disk_on_stdout_is_an_error(shards, arguments):
     assert b"Traceback" not in done.stderr
 
 
-def test_interrupt_ends_it_as_by_the_signal():
-    """Ctrl-C: one word on standard error, and the process dies by SIGINT, so that shell loops end too."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupt_ends_it_as_by_the_signal(number):
+    """Ctrl-C: one word on standard error, and the process dies by SIGINT, so that shell loops end too; so by others."""
     process = start_wds("ls", "-", stdout=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(archives.by_hand([("a.txt", b"1"), ("b.txt", b"2")])[:2048] + b"c.txt".ljust(100, b"\0"))
     process.stdin.flush()
     wait_for_read(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGINT
+    assert process.returncode == -number
     assert said == b"wds: interrupted\n"
+
+
+def test_signals_that_are_ignored_stay_so():
+    """A program that was started under nohup does not end with its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = start_wds("ls", "-", stdout=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert process.stdin is not None
+    wait_for_read(process.pid)
+    process.send_signal(signal.SIGHUP)
+    listed, _ = process.communicate(archives.by_hand([("a.txt", b"1")]), timeout=60)
+    assert process.returncode == 0
+    assert listed == b"a\ttxt\n"
 
 
 def test_terminal_gets_no_control_characters(tmp_path):

@@ -1,5 +1,7 @@
 """Folders of files: what is written, what is refused, classes as folders."""
 
+from pathlib import Path
+
 import pytest
 
 from webdataset.core.errors import AlreadyExists, MissingField, SampleError, UsageError
@@ -74,6 +76,29 @@ def test_what_is_there_stays(tmp_path):
         FolderWriter(str(tmp_path / "file"), force=True)
     with pytest.raises(UsageError, match="local folder"):
         FolderWriter("s3://bucket/x")
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("step", range(1, 5))
+def test_an_interrupt_while_the_files_get_their_names(tmp_path, monkeypatch, there, step):
+    """Ctrl-C in the middle leaves a folder that was there as it was, but for a file that was to be replaced."""
+    place = tmp_path / "d"
+    place.mkdir()
+    if there:
+        (place / "mine.txt").write_bytes(b"mine")
+    replace, moved = Path.replace, []
+
+    def interrupt(self, target):
+        moved.append(replace(self, target))
+        if len(moved) == step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    given = [sample("sub/a", txt=b"1"), sample("b", txt=b"2", cls=b"3"), sample("sub/deep/a", txt=b"1")]
+    with pytest.raises(KeyboardInterrupt):
+        FolderWriter(str(place), force=there).write_all(given)
+    assert [each.name for each in place.iterdir()] == ["mine.txt"] * there
+    assert [each.name for each in tmp_path.iterdir()] == ["d"]
 
 
 def test_a_failure_leaves_nothing(tmp_path):

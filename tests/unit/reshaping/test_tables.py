@@ -553,6 +553,33 @@ def test_memory_is_bounded(tmp_path):
     assert peak < 150 << 20
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_an_interrupt_while_a_hf_folder_is_replaced(tmp_path, monkeypatch, step):
+    """Ctrl-C in either of the two steps leaves the old folder or the new one, and nothing beside it."""
+    folder = tmp_path / "d"
+    for key in ("old", "new"):
+        columns, rest = infer_columns([sample(key, cls=b"1")])
+        if key == "old":
+            write_hf_folder(rest, columns, str(folder))
+    rename, renamed = Path.rename, []
+
+    def interrupt(self, target):
+        made = rename(self, target)
+        if self.is_dir() or Path(target).is_dir():
+            renamed.append(made)
+        if len(renamed) == step:
+            renamed.append(made)
+            raise KeyboardInterrupt
+        return made
+
+    monkeypatch.setattr(Path, "rename", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_hf_folder(rest, columns, str(folder), force=True)
+    rows = RowConverter().convert(read_hf_dataset(str(folder), None, RowConverter()))
+    assert [row.key for row in rows] == [["old"], ["new"]][step - 1]
+    assert [each.name for each in tmp_path.iterdir()] == ["d"]
+
+
 @pytest.mark.parametrize("what", ["rename", "rmtree"])
 def test_a_hf_folder_that_cannot_be_replaced(tmp_path, monkeypatch, what):
     """Until the new one is in its place the old one is there; what cannot be removed of it is told."""
