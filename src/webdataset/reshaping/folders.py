@@ -203,8 +203,7 @@ class FolderWriter:
         added: list[Path] = []
         try:
             self._move_files(added)
-        except BaseException:
-            # also an interrupt leaves no part of the samples there
+        except BaseException:  # an interrupt, too, leaves no part of the samples there
             for target in reversed(added):
                 with contextlib.suppress(OSError):
                     target.rmdir() if target.is_dir() and not target.is_symlink() else target.unlink()

@@ -318,9 +318,7 @@ def _replace_folder(staging: Path, place: Path) -> None:
     try:
         place.rename(before)
         staging.rename(place)
-    except (
-        BaseException
-    ):  # whatever it is, and after whichever step: the old folder is not lost, or the new one is there
+    except BaseException:  # after either step: the old folder is not lost, or the new one is there
         if before.exists() and not place.exists():
             before.rename(place)
         shutil.rmtree(before, ignore_errors=True)

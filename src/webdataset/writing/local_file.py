@@ -55,8 +55,7 @@ class LocalFileOutput:
             self.stream = io.FileIO(self.partial, "xb")
         except OSError as error:
             raise make_source_error(error, path, "create") from error
-        except BaseException:
-            # an interrupt that came while the system made the file: no output is there that could remove it
+        except BaseException:  # an interrupt that came while the system made the file: no output is there to remove it
             with contextlib.suppress(OSError):
                 os.unlink(self.partial)  # noqa: PTH108
             raise
