@@ -1,6 +1,7 @@
 """What a specification from the network may never name: commands, local paths, functions, the environment."""
 
 import http.server
+import itertools
 import json
 import threading
 
@@ -9,6 +10,7 @@ import pytest
 import webdataset as wds
 from webdataset.core.errors import SourceError, SpecError, UnsafeSpec, UsageError
 from webdataset.shards.specs import load_spec
+from webdataset.shards.specs.mix import SourceShards
 from webdataset.testing.sources import served
 
 URL = "https://example.com/sets/spec.yaml?sig=1"
@@ -326,3 +328,22 @@ def test_bombs_of_braces(text):
     """Braces that stand for more shards than can be meant are refused before any of them is made."""
     with pytest.raises(SpecError, match="stands for more than|nested more than"):
         load_spec({"version": 1, "sources": [text]}, url=URL)
+
+
+@pytest.mark.limited
+@pytest.mark.parametrize("many", [{"repeat": 1e12}, {"repeat": 1e300}, {"resample": 10**13}], ids=str)
+@pytest.mark.parametrize("mix", ["interleave", "shards"])
+def test_bombs_of_passes(many, mix):
+    """More shards in one epoch than can be meant are an error, before a list of them is made."""
+    spec = load_spec({"version": 1, "mix": mix, "sources": [{"shards": f"{URL}.tar", **many}]}, url=URL)
+    with pytest.raises(UsageError, match="shards in one epoch"):
+        next(iter(wds.from_spec(spec)))
+
+
+@pytest.mark.limited
+@pytest.mark.parametrize("many", [{"repeat": 2e8}, {"resample": 200_000_000}], ids=str)
+def test_passes_are_drawn_as_they_are_read(many):
+    """A source that is repeated very often draws its shards one after the other."""
+    spec = load_spec({"version": 1, "sources": [{"shards": ["a", "b"], **many}]})
+    shards = SourceShards(spec.split().sources[0], shuffled=True)
+    assert {shard["url"] for shard in itertools.islice(shards, 100)} == {"a", "b"}

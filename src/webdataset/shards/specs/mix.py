@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webdataset.core.errors import NoShards, UsageError
+from webdataset.shards.expand import MAX_URLS
 from webdataset.shards.lists import Shard, ShardList
 from webdataset.shards.specs.origin import SpecOrigin, expand_names
 from webdataset.storage.open_url import load_openers
@@ -187,9 +188,17 @@ class SourceShards(ShardList):
                 f"source {source.name!r}: 'repeat' of {source.repeat} is no whole shard of {len(self.urls)}: write "
                 f"'subsample: {source.repeat}'"
             )
+        if self._count() > MAX_URLS:
+            raise UsageError(
+                f"source {source.name!r}: more than {MAX_URLS} shards in one epoch: give a smaller 'repeat' or "
+                "'resample'; a mix with 'exhausted: restart' begins its sources again, as often as with_epoch() says"
+            )
 
     def __len__(self) -> int:
         """Return the number of shards in one pass."""
+        return self._count()
+
+    def _count(self) -> int:
         if self.source.resample is not None:
             return self.source.resample
         return self.whole * self._chosen() + self._part()
@@ -202,14 +211,15 @@ class SourceShards(ShardList):
         for url in self.drawn_urls(draw()):
             yield {"url": self.source.origin.check(url)}
 
-    def drawn_urls(self, generator: random.Random) -> list[str]:
-        """Return the urls of one pass."""
+    def drawn_urls(self, generator: random.Random) -> Iterator[str]:
+        """Yield the urls of one pass, which may be far more than the source has."""
         if self.source.resample is not None:
-            return generator.choices(self.urls, k=self.source.resample)
-        found: list[str] = []
-        for count in [self._chosen()] * self.whole + [self._part()]:
-            found += self._some(count, generator)
-        return found
+            for _ in range(self.source.resample):
+                yield generator.choices(self.urls)[0]
+            return
+        for _ in range(self.whole):
+            yield from self._some(self._chosen(), generator)
+        yield from self._some(self._part(), generator)
 
     def _chosen(self) -> int:
         return len(self.urls) if self.source.choose is None else self.source.choose

@@ -41,7 +41,7 @@ class ValueKind:
             value = _number_from_text(value)
         try:
             return self.parse(value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             problems.add(tree.place, f"expected {self.expected}, not {_format_value(value)}")
             return None
 

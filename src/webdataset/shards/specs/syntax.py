@@ -217,6 +217,9 @@ def _locate_json(value: object, places: Iterator[str], problems: SpecProblems, d
 _MERGE = "tag:yaml.org,2002:merge"
 _LISTS = ("tag:yaml.org,2002:seq",)
 _MAPPINGS = ("tag:yaml.org,2002:map",)
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+# no number that is meant is as long, and sums of sixties (1:1:1:…) take quadratic time
+_LONGEST_NUMBER = 1000
 
 
 def parse_yaml(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree:
@@ -268,12 +271,24 @@ class _YamlBuilder:
                 [f"{self.place(node)}: more than {MAX_NODES} values or {MAX_DEPTH} levels, counting aliases"]
             )
         if node.id == "scalar":
-            return SpecTree(self.loader.construct_object(node), self.place(node))
+            return SpecTree(self._scalar(node), self.place(node))
         if node.tag not in (_LISTS if node.id == "sequence" else _MAPPINGS):
             raise spec_error([f"{self.place(node)}: the tag {node.tag!r} is not read here"])
         if node.id == "sequence":
             return SpecTree([self.build(part, depth + 1) for part in node.value], self.place(node))
         return self._mapping(node, depth)
+
+    def _scalar(self, node: Any) -> object:
+        """Return the value of a scalar. Raises SpecError: its text is no value of its tag, or a number too long."""
+        problem = f"{node.value[:40]!r} is no value of the tag {node.tag!r}"
+        if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
+            problem = f"a number of {len(node.value)} characters is not read"
+        else:
+            try:
+                return self.loader.construct_object(node)
+            except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
+                problem += f" ({error})" if isinstance(error, ValueError) else ""
+        raise spec_error([f"{self.place(node)}: {problem}"])
 
     def _mapping(self, node: "yaml.Node", depth: int) -> SpecTree:
         members: dict[str, SpecTree] = {}
