@@ -139,7 +139,10 @@ def _number(value: object) -> object:
     """Turn a numpy or torch number into Python's."""
     numpy, torch = loaded_module("numpy"), loaded_module("torch")
     if numpy is not None and isinstance(value, (numpy.number, numpy.bool_)):
-        return value.item()
+        plain = value.item()
+        # a long double stays what it is, and json would ask again for ever
+        if type(plain) is not type(value):
+            return plain
     if torch is not None and isinstance(value, torch.Tensor) and value.ndim == 0:
         return value.item()
     if getattr(value, "shape", ()) != ():

@@ -59,6 +59,8 @@ def encode_msgpack_extension(value: object, extension: Callable[[int, bytes], ob
         EncodingError: no array of numbers, text or times.
     """
     array = as_array(value)
+    if type(value) is int:
+        raise EncodingError(f"msgpack has integers of 64 bits, not of {value.bit_length()}")
     if array is None:
         raise EncodingError(f"msgpack has no values of type {type(value).__name__}")
     if isinstance(array, np.generic):
@@ -110,7 +112,7 @@ def cbor_array_decoders() -> dict[int, Callable[[object, bool], object]]:
         **{tag: _make_array_decoder(kind) for tag, kind in _TAGS.items()},
         _ROWS: lambda value, _: _reshape_array(value, "C"),
         _COLUMNS: lambda value, _: _reshape_array(value, "F"),
-        _HOMOGENEOUS: lambda value, _: _array_from_list(value),
+        _HOMOGENEOUS: lambda value, _: _decode_homogeneous(value),
     }
 
 
@@ -135,6 +137,12 @@ def _reshape_array(value: object, order: Literal["C", "F"]) -> np.ndarray:
     if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) != array.size:
         raise DecodingError(f"{array.size} numbers do not make an array of the shape {sizes!r:.80}")
     return array.reshape(sizes, order=order)
+
+
+def _decode_homogeneous(values: object) -> np.ndarray:
+    # an empty list tells no type, and arrays of numbers are written with tags of their own
+    empty = isinstance(values, (list, tuple)) and not values
+    return np.zeros(0, np.bool_) if empty else _array_from_list(values)
 
 
 def _array_from_list(values: object) -> np.ndarray:
@@ -194,8 +202,8 @@ def msgpack_dumps(value: object) -> bytes:
 
     Raises:
         MissingExtra: neither msgpack nor msgspec is installed.
-        EncodingError: a value that msgpack does not have.
-        OverflowError: an integer beyond 64 bits.
+        EncodingError: a value that msgpack does not have, such as an integer beyond 64 bits.
+        OverflowError: such an integer, where msgspec takes the place of msgpack.
     """
     library = import_if_available("msgpack")
     if library is None:

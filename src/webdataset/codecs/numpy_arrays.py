@@ -145,6 +145,9 @@ def npz_dumps(data: Mapping[str, object]) -> bytes:
     """
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise EncodingError(f"npz takes a dict of names to arrays, not {type(data).__name__}")
+    cut = next((name for name in data if "\0" in name), None)
+    if cut is not None:
+        raise EncodingError(f"npz takes names without a NUL, which a zip archive would cut: {cut[:50]!r}")
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in data.items():

@@ -46,6 +46,8 @@ def safetensors_dumps(values: Mapping[str, object]) -> bytes:
     """
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise EncodingError(f"safetensors takes a dict of names to arrays, not {type(values).__name__}")
+    if "__metadata__" in values:
+        raise EncodingError("safetensors keeps the name '__metadata__' for itself: give the array another")
     torch = loaded_module("torch")
     if torch is not None and any(isinstance(value, torch.Tensor) for value in values.values()):
         from webdataset.codecs.torch_codecs import tensors_dumps  # noqa: PLC0415  torch is loaded already, this module not

@@ -144,6 +144,10 @@ def test_failures_name_key_field_and_type():
     """An error says which sample and field, what the value was and why."""
     for field, value, reason in (
         ("json", {1, 2}, "JSON has no values of type set"),
+        ("json", np.longdouble(1), "JSON has no values of type longdouble"),
+        ("mp", 2**70, "integers of 64 bits, not of 71"),
+        ("npz", {"a\0b": np.zeros(1), "a": np.ones(1)}, "names without a NUL"),
+        ("safetensors", {"__metadata__": np.zeros(1)}, "give the array another"),
         ("foo", 3, "no encoder for extension 'foo'.*int.*default_handlers"),
         ("npy", object(), "objects"),
     ):
