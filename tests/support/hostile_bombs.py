@@ -8,7 +8,39 @@ from support.hostile_pickles import call, content, named, number, text
 
 def exhausting() -> dict[str, bytes]:
     """Return short pickles that ask for much memory or time."""
-    return {**_doubled(), **_copied(), **_claimed()}
+    return {**_doubled(), **_copied(), **_claimed(), **growing()}
+
+
+def growing() -> dict[str, bytes]:
+    """Return pickles that hold little, and make lists or numbers of it that are far larger, or take far longer."""
+    start = call(named("builtins", "slice"), number(0), number(0))
+    listed = b"]q\x00" + number(1) + b"a"
+    nested = b"]q\x00" + b"0](h\x00h\x00eq\x00" * 40
+    long = b"\x8b" + struct.pack("<I", 300_000) + b"\x71\x13\x5b" * 100_000
+    longer = b"\x8b" + struct.pack("<I", 300_000) + b"\x17\x55\x3d" * 100_000
+    decimal = call(named("decimal", "Decimal"), text("1e99999999"))
+    return {
+        "a list put into itself": b"\x80\x02" + start + b"q\x010" + listed + b"h\x01h\x00s" * 19 + b".",
+        "a list put into itself, by new slices": b"\x80\x02" + listed + (start + b"h\x00s") * 39 + b".",
+        "a list put into itself, at once": b"\x80\x02" + listed + b"(" + (start + b"h\x00") * 39 + b"u.",
+        "a bytearray put into itself": b"\x80\x02"
+        + call(named("builtins", "bytearray"), content(b"x"))
+        + b"q\x00"
+        + (start + b"h\x00s") * 39
+        + b".",
+        "an int of a Decimal": b"\x80\x02" + call(named("builtins", "int"), decimal) + b".",
+        "an int of an array of Decimals": b"\x80\x02" + call(named("numpy", "int64"), b"](" + decimal + b"e") + b".",
+        "a Decimal of an int": b"\x80\x02" + call(named("decimal", "Decimal"), long) + b".",
+        "a Fraction of ints": b"\x80\x02" + call(named("fractions", "Fraction"), long, longer) + b".",
+        "a long int as a key": b"\x80\x02}" + long + b"q\x000(" + b"h\x00N" * 300_000 + b"u.",
+        "a long int in a set": b"\x80\x04\x8f" + long + b"q\x000(" + b"h\x00" * 300_000 + b"\x90.",
+        "a long int in keys": b"\x80\x02}" + long + b"q\x000(" + b"h\x00\x85N" * 300_000 + b"u.",
+        "a text of lists": b"\x80\x02" + call(named("builtins", "str"), nested) + b".",
+        "a truth of lists": b"\x80\x02" + call(named("numpy", "bool_"), nested) + b".",
+        "a slow encoding": b"\x80\x02"
+        + call(named("builtins", "str"), content(b"a" * 1_000_000), text("punycode"))
+        + b".",
+    }
 
 
 def _doubled() -> dict[str, bytes]:

@@ -27,7 +27,7 @@ TYPES: dict[tuple[str, str], type] = {
     **{
         (module, kind.__name__): kind
         for module in ("builtins", "__builtin__")
-        for kind in (bytes, bytearray, str, range)
+        for kind in (bytes, bytearray, str, range, slice)
     },
     ("__builtin__", "xrange"): range,
     ("__builtin__", "unicode"): str,

@@ -1,10 +1,10 @@
 """Unpickles through the allow-list with checks of every call, every change of state, and the resources asked for.
 
 Theory of checks. A pickle that may only name allowed globals can still harm in three ways: by calling an allowed class
-with arguments it was not meant for (``bytes(10**12)``), by changing an allowed class instead of an instance of it (the
-BUILD opcode sets attributes), and by giving an object a state that its type trusts blindly (numpy's dtype flags,
-Pillow's sizes). The standard library's Python unpickler has one method for each opcode; those that call or change
-anything are checked here first.
+with arguments it was not meant for (``bytes(10**12)``, ``int(Decimal("1e999999"))``), by changing an allowed class or a
+list instead of an instance (the BUILD opcode sets attributes, SETITEM puts a list into itself), and by giving an object
+a state that its type trusts blindly (numpy's dtype flags, Pillow's sizes). The standard library's Python unpickler has
+one method for each opcode; those that call or change anything are checked here first.
 
 Theory of bounds. A pickle may refer to its parts again (GET, DUP); calls copy what they are given, and sets and
 dictionaries hash their keys through all levels of tuples. So ``n`` bytes may ask for ``n**2`` bytes, or ``2**n`` steps.
@@ -20,6 +20,7 @@ import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -97,7 +98,7 @@ class UnpicklingBudget:
             elif kind in _COPIED:
                 cost += len(part)
                 if kind not in _FLAT:
-                    cost += sum(self._weight(key) for key in part if type(key) in _HASHED)
+                    cost += sum(map(self._hash_cost, part))
             else:
                 size = getattr(part, "nbytes", None)
                 cost += size if type(size) is int else 1
@@ -110,8 +111,13 @@ class UnpicklingBudget:
             UnsafeContent: it is too much.
         """
         for key in keys:
-            if type(key) in _HASHED:
-                self._take(self._weight(key))
+            self._take(self._hash_cost(key))
+
+    def _hash_cost(self, key: object) -> int:
+        """Return what it takes to hash a key, beyond a step: what Python does not remember of it."""
+        if type(key) is int:
+            return key.bit_length() >> 10
+        return self._weight(key) if type(key) in _HASHED else 0
 
     def _take(self, cost: int) -> None:
         self.left -= cost
@@ -134,7 +140,8 @@ class UnpicklingBudget:
             if unknown:
                 pending += unknown
                 continue
-            weight = 1 + len(present) + sum(known[id(part)][1] for part in parts)
+            long = sum(part.bit_length() >> 10 for part in present if type(part) is int)
+            weight = 1 + len(present) + long + sum(known[id(part)][1] for part in parts)
             depth = 1 + max((known[id(part)][2] for part in parts), default=0)
             if depth > _DEEPEST:
                 raise unsafe_content_error(f"holds tuples inside of each other, {_DEEPEST} deep and more")
@@ -144,6 +151,8 @@ class UnpicklingBudget:
 
 
 _STATEFUL = (collections.OrderedDict, collections.defaultdict, collections.deque, collections.Counter, uuid.UUID)
+_ENCODINGS = frozenset(("utf-8", "utf8", "ascii", "latin-1", "latin1", "iso-8859-1"))
+_MOST_BITS = 1 << 14
 _FRACTION = re.compile(r"[+-]?\d+(/\d+)?", re.ASCII)
 _Opcode = Callable[[Any], None]
 
@@ -213,12 +222,24 @@ def _check_state(reader: CheckedUnpickler, stack: list[Any]) -> None:
     reader.budget.spend(stack[-1] if isinstance(stack[-1], tuple) else stack[-1:])
 
 
+def _check_items(reader: CheckedUnpickler, target: object, keys: list[Any]) -> None:
+    # a list takes a slice of itself in place of an item, and doubles each time
+    if not isinstance(target, dict) and ADDED.get(_global_name(type(target))) is not type(target):
+        raise unsafe_content_error(f"sets items of {describe_value(target)}")
+    reader.budget.hash(keys)
+
+
+def _check_marked_items(reader: CheckedUnpickler, stack: list[Any]) -> None:
+    below: list[list[Any]] = vars(reader)["metastack"]
+    _check_items(reader, below[-1][-1], stack[::2])
+
+
 _guard_opcode(pickle.REDUCE, _check_call)
 _guard_opcode(pickle.NEWOBJ, _check_new)
 _guard_opcode(pickle.NEWOBJ_EX, _check_new_with_keywords)
 _guard_opcode(pickle.BUILD, _check_state)
-_guard_opcode(pickle.SETITEM, lambda reader, stack: reader.budget.hash(stack[-2:-1]))
-_guard_opcode(pickle.SETITEMS, lambda reader, stack: reader.budget.hash(stack[::2]))
+_guard_opcode(pickle.SETITEM, lambda reader, stack: _check_items(reader, stack[-3], stack[-2:-1]))
+_guard_opcode(pickle.SETITEMS, _check_marked_items)
 _guard_opcode(pickle.DICT, lambda reader, stack: reader.budget.hash(stack[::2]))
 _guard_opcode(pickle.ADDITEMS, lambda reader, stack: reader.budget.hash(stack))
 _guard_opcode(pickle.FROZENSET, lambda reader, stack: reader.budget.hash(stack))
@@ -236,15 +257,36 @@ def check_call(function: object, args: object) -> None:
     """
     if not isinstance(args, tuple):
         raise unsafe_content_error("calls something with arguments that are no tuple")
-    if function in (bytes, bytearray) and args and not isinstance(args[0], (bytes, bytearray, str)):
-        raise unsafe_content_error(f"makes {function.__name__} of {type(args[0]).__name__}")
+    if function is str or function is bytes or function is bytearray:
+        _check_text(function, args)
     if function is not range and any(isinstance(argument, range) for argument in args):
         raise unsafe_content_error("makes a container of a range")
     if function is Fraction and not all(type(part) is int or _is_fraction(part) for part in args):
         raise unsafe_content_error("makes a Fraction of something that is neither integers nor 'p/q'")
+    if function in (Decimal, Fraction) and any(type(part) is int and part.bit_length() > _MOST_BITS for part in args):
+        raise unsafe_content_error(f"makes a {function.__name__} of a number of more than {_MOST_BITS} bits")
     numpy = loaded_module("numpy")
-    if numpy is not None and isinstance(function, type) and issubclass(function, numpy.ndarray):
+    if not isinstance(function, type) or ADDED.get(_global_name(function)) is function:
+        return
+    if numpy is not None and issubclass(function, numpy.ndarray):
         raise unsafe_content_error("makes an array over memory of its own choice")
+    if issubclass(function, int if numpy is None else (int, numpy.generic)) and not all(map(_is_number, args)):
+        raise unsafe_content_error(f"makes a number of {', '.join(map(describe_value, args))[:200]}")
+
+
+def _check_text(kind: type, args: Sequence[object]) -> None:
+    """Check the arguments of str, bytes or bytearray."""
+    if args and not isinstance(args[0], (bytes, bytearray, str)):
+        # of lists that hold each other, str writes each as often as it is met
+        raise unsafe_content_error(f"makes {kind.__name__} of {type(args[0]).__name__}")
+    if not all(type(name) is str and name.lower() in _ENCODINGS for name in args[1:2]):
+        # some, such as idna, take quadratic time
+        raise unsafe_content_error(f"uses the encoding {describe_value(args[1])}")
+
+
+def _is_number(part: object) -> bool:
+    """Tell whether a number is made of this in little time; of ``Decimal("1e999999")``, ``int`` makes all digits."""
+    return isinstance(part, (int, float, complex, str, bytes, bytearray))
 
 
 def _is_fraction(part: object) -> bool:

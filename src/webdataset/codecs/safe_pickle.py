@@ -91,13 +91,15 @@ PLAIN: dict[tuple[str, str], type] = {
     **{
         (module, kind.__name__): kind
         for module in ("builtins", "__builtin__")
-        for kind in (set, frozenset, complex, slice, list, dict, tuple, object, int, float, bool)
+        for kind in (set, frozenset, complex, list, dict, tuple, object, int, float, bool)
     },
     **{("collections", kind.__name__): kind for kind in (collections.OrderedDict, collections.defaultdict)},
     ("collections", "deque"): collections.deque,
-    **{("datetime", kind.__name__): kind for kind in (dt.datetime, dt.date, dt.time, dt.timedelta, dt.timezone)},
     ("decimal", "Decimal"): decimal.Decimal,
+    **{("datetime", kind.__name__): kind for kind in (dt.datetime, dt.date, dt.time, dt.timedelta, dt.timezone)},
 }
+"""No ``slice``, with which a list can be put into itself."""
+_LONG_INTEGER = pickle.LONG4
 
 
 class _ChecksNeeded(Exception):
@@ -105,14 +107,28 @@ class _ChecksNeeded(Exception):
 
 
 class _FastUnpickler(pickle.Unpickler):
-    """The C unpickler over ``PLAIN`` only."""
+    """The C unpickler over ``PLAIN`` only.
+
+    Args:
+        data: the pickle.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self._data = data
+        self._numbers: set[type] = set()
 
     def find_class(self, module: str, name: str) -> type:
         """Return a plain global, or ask for the careful reader."""
-        try:
-            return PLAIN[module, name]
-        except KeyError:
-            raise _ChecksNeeded from None
+        kind = PLAIN.get((module, name))
+        if kind is None:
+            raise _ChecksNeeded
+        if kind is decimal.Decimal or kind is int:
+            # an int of Decimal("1e999999") has all digits, and a Decimal of a long int takes quadratic time
+            self._numbers.add(kind)
+            if decimal.Decimal in self._numbers and (int in self._numbers or _LONG_INTEGER in self._data):
+                raise _ChecksNeeded
+        return kind
 
 
 def unpickle_loads(data: bytes, trust: str | None = None) -> Any:
@@ -139,7 +155,7 @@ def unpickle_loads(data: bytes, trust: str | None = None) -> Any:
         )
     if not _has_cached_extensions() and has_bounded_memo(data) and has_bounded_cost(data):
         try:
-            return _FastUnpickler(io.BytesIO(data)).load()
+            return _FastUnpickler(data).load()
         except _ChecksNeeded:
             pass
     return pickle_checks.CheckedUnpickler(data, PLAIN).load()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.hostile_bombs import exhausting
+from support.hostile_bombs import exhausting, growing
 from webdataset.codecs.pickle_checks import CheckedUnpickler, UnpicklingBudget, has_bounded_cost
 from webdataset.codecs.safe_pickle import PLAIN, unpickle_loads
 from webdataset.core.errors import UnsafeContent
@@ -66,6 +66,13 @@ def test_little_memory_is_taken(name):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 60 * len(data) + (64 << 20)
+
+
+@pytest.mark.parametrize("name", sorted(growing()))
+def test_what_grows_is_refused(name):
+    """Lists put into themselves, numbers with any number of digits, and texts of lists are not made."""
+    with pytest.raises(UnsafeContent):
+        unpickle_loads(growing()[name])
 
 
 @pytest.mark.parametrize("protocol", range(6))
