@@ -140,7 +140,7 @@ def _number(value: object) -> object:
     numpy, torch = loaded_module("numpy"), loaded_module("torch")
     if numpy is not None and isinstance(value, (numpy.number, numpy.bool_)):
         plain = value.item()
-        # a long double stays what it is, and json would ask again for ever
+        # a long double stays what it is, and json would ask again without end
         if type(plain) is not type(value):
             return plain
     if torch is not None and isinstance(value, torch.Tensor) and value.ndim == 0:

@@ -222,15 +222,15 @@ def _check_state(reader: CheckedUnpickler, stack: list[Any]) -> None:
     reader.budget.spend(stack[-1] if isinstance(stack[-1], tuple) else stack[-1:])
 
 
-def _check_items(reader: CheckedUnpickler, target: object, keys: list[Any]) -> None:
+def _check_items(reader: CheckedUnpickler, target: object, keys: Iterable[object]) -> None:
     # a list takes a slice of itself in place of an item, and doubles each time
     if not isinstance(target, dict) and ADDED.get(_global_name(type(target))) is not type(target):
         raise unsafe_content_error(f"sets items of {describe_value(target)}")
     reader.budget.hash(keys)
 
 
-def _check_marked_items(reader: CheckedUnpickler, stack: list[Any]) -> None:
-    below: list[list[Any]] = vars(reader)["metastack"]
+def _check_marked_items(reader: CheckedUnpickler, stack: list[object]) -> None:
+    below: list[list[object]] = vars(reader)["metastack"]
     _check_items(reader, below[-1][-1], stack[::2])
 
 

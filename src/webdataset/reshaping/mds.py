@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple, cast
 
-from webdataset.core.errors import FormatError, SampleError, Truncated, WebDatasetError
+from webdataset.core.errors import FormatError, MissingExtra, SampleError, Truncated, WebDatasetError
 from webdataset.core.optional_imports import import_if_available, require
 from webdataset.reshaping.field_values import Content, Row, RowConverter, guess_extension, last_extension
 from webdataset.shards.urls import check_document_url, join_url, parent_folder
@@ -76,6 +76,13 @@ def read_index(url: str, storage_options: object = None) -> list[MdsShard]:
         raise FormatError(f"this is no index of an MDS dataset: {type(error).__name__}: {error}", url=url) from error
 
 
+def _check_size(value: object) -> int:
+    """Return a number of bytes of an index. Raises ValueError: it is none."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.50} is no number of bytes")
+    return value
+
+
 def _parse_shard(entry: "dict[str, object]", url: str) -> MdsShard:
     if entry["format"] != "mds":
         raise FormatError(
@@ -92,9 +99,10 @@ def _parse_shard(entry: "dict[str, object]", url: str) -> MdsShard:
     columns = zip(
         cast("list[str]", entry["column_names"]),
         cast("list[str]", entry["column_encodings"]),
-        cast("list[int | None]", entry["column_sizes"]),
+        [None if size is None else _check_size(size) for size in cast("list[object]", entry["column_sizes"])],
         strict=True,
     )
+    _check_size(plain["bytes"])
     place = check_document_url(join_url(parent_folder(url), name), url)
     return MdsShard(place, compression, stored, plain, int(cast("int", entry["samples"])), tuple(columns))
 
@@ -156,12 +164,7 @@ def _load_shard(shard: MdsShard, storage_options: object) -> bytes:
 def _decompress(content: bytes, compression: str, size: int, url: str) -> bytes:
     """Decompress a file; what gives more than the index says is refused before it is kept."""
     if compression == "br":
-        library = require("brotli", extra="mds", purpose="reading MDS shards compressed by Brotli")
-        try:
-            plain: bytes = library.decompress(content)
-        except library.error as error:
-            raise FormatError(f"the file does not decompress: {error}", url=url) from error
-        return plain
+        return _decompress_brotli(content, size, url)
     kind = {"zstd": "zst"}.get(compression, compression)
     if kind not in ("zst", "gz", "bz2"):
         raise FormatError(f"MDS shards compressed by {compression!r} are not read: zstd, gz, bz2 and br are", url=url)
@@ -180,6 +183,25 @@ def _decompress(content: bytes, compression: str, size: int, url: str) -> bytes:
     return b"".join(pieces)
 
 
+def _decompress_brotli(content: bytes, size: int, url: str) -> bytes:
+    library = require("brotli", extra="mds", purpose="reading MDS shards compressed by Brotli")
+    engine, plain = library.Decompressor(), bytearray()
+    if not hasattr(engine, "can_accept_more_data"):
+        raise MissingExtra("MDS shards compressed by Brotli need brotli 1.2 or later: pip install -U 'webdataset[mds]'")
+    try:
+        piece = engine.process(content, output_buffer_limit=_PIECE)
+        while piece:
+            plain += piece
+            if len(plain) > size:
+                raise FormatError(f"the file decompresses to more than the {size} bytes of the index", url=url)
+            piece = b"" if engine.is_finished() else engine.process(b"", output_buffer_limit=_PIECE)
+    except library.error as error:
+        raise FormatError(f"the file does not decompress: {error}", url=url) from error
+    if not engine.is_finished():
+        raise Truncated("the file ends inside of what was compressed", url=url)
+    return bytes(plain)
+
+
 def _verify(content: bytes, told: Mapping[str, object], url: str) -> None:
     """Compare bytes with the size and hashes of the index; a hash that nothing here computes counts nothing."""
     size = told.get("bytes")
@@ -188,16 +210,19 @@ def _verify(content: bytes, told: Mapping[str, object], url: str) -> None:
         raise kind(f"the file has {len(content)} bytes, and the index says {size}", url=url)
     hashes = told.get("hashes")
     for name, expected in hashes.items() if isinstance(hashes, dict) else ():
-        if name in hashlib.algorithms_available:
-            found = hashlib.new(name, content, usedforsecurity=False).hexdigest()
-        else:
-            library = import_if_available("xxhash")
-            make = getattr(library, str(name), None)
-            if make is None:
-                continue
-            found = make(content).hexdigest()
-        if found != expected:
+        found = _hash_content(str(name), content)
+        if found is not None and found != expected:
             raise FormatError(f"the file is damaged: its {name} is {found}, and the index says {expected}", url=url)
+
+
+def _hash_content(name: str, content: bytes) -> str | None:
+    """Return the digest of bytes; None where nothing here computes it, or it has no length of its own (shake)."""
+    if name in hashlib.algorithms_available:
+        digest = hashlib.new(name, content, usedforsecurity=False)
+        return digest.hexdigest() if digest.digest_size else None
+    library = import_if_available("xxhash")
+    known = library is not None and name in library.algorithms_available
+    return str(getattr(library, name)(content).hexdigest()) if known else None
 
 
 def _cut_shard(shard: MdsShard, content: bytes) -> Iterator[dict[str, bytes]]:

@@ -4,6 +4,7 @@ import decimal
 import json
 import shutil
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,10 @@ def test_files_elsewhere_are_refused(recorded, name):
         (lambda shard, _: shard["column_sizes"].append(1), "no index"),
         (lambda _, index: index.update(shards=3), "no index"),
         (lambda shard, _: shard.update(samples=7), "says 7"),
+        (lambda shard, _: shard.update(column_sizes=["8", *shard["column_sizes"][1:]]), "no number of bytes"),
+        (lambda shard, _: shard.update(column_sizes=[-8, *shard["column_sizes"][1:]]), "no number of bytes"),
+        (lambda shard, _: shard["raw_data"].update(bytes="many"), "no number of bytes"),
+        (lambda shard, _: shard["raw_data"].update(hashes={"sha1": 3}), "is damaged"),
     ],
 )
 def test_bad_indexes(recorded, problem, message):
@@ -153,9 +158,44 @@ def test_unknown_encoding_is_refused_by_name(recorded):
     assert len(samples(folder, columns=("b",))) == 5
 
 
-def test_more_than_the_index_says_is_refused_before_it_is_kept(recorded):
+@pytest.mark.parametrize("name", ["shake_128", "VERSION", "algorithms_available", "no such"])
+def test_hashes_that_nothing_computes_count_nothing(recorded, name):
+    """A hash without a length of its own, or of another name, is passed over."""
+    change(recorded / "plain", lambda shard, _: shard["raw_data"].update(hashes={name: "00"}))
+    assert len(samples(recorded / "plain")) == 5
+
+
+@pytest.mark.parametrize("name", ["gz", "br"])
+def test_more_than_the_index_says_is_refused_before_it_is_kept(recorded, name):
     """A compressed shard cannot fill the memory: it may have as many bytes as the index says."""
-    change(recorded / "gz", lambda shard, _: shard["raw_data"].update(bytes=10))
+    change(recorded / name, lambda shard, _: shard["raw_data"].update(bytes=10))
     with pytest.raises(FormatError, match="more than the 10 bytes"):
-        samples(recorded / "gz")
-    assert len(read_index(str(recorded / "gz" / "index.json"))) == 1
+        samples(recorded / name)
+    assert len(read_index(str(recorded / name / "index.json"))) == 1
+
+
+@pytest.mark.limited
+def test_a_bomb_of_brotli(recorded):
+    """A few hundred bytes that stand for 128 MiB are given up when there is more than the index says."""
+    brotli = pytest.importorskip("brotli")
+    engine = brotli.Compressor(quality=3)
+    bomb = b"".join(engine.process(bytes(1 << 24)) for _ in range(8)) + engine.finish()
+    change(recorded / "br", lambda shard, _: shard["zip_data"].update(bytes=len(bomb)))
+    index = json.loads((recorded / "br" / "index.json").read_text())
+    (recorded / "br" / index["shards"][0]["zip_data"]["basename"]).write_bytes(bomb)
+    tracemalloc.start()
+    with pytest.raises(FormatError, match="decompresses to more than"):
+        samples(recorded / "br")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def test_brotli_that_is_cut_short(recorded):
+    """A shard that ends too early is truncated, whatever the index says of its length."""
+    place = recorded / "br"
+    shard = place / json.loads((place / "index.json").read_text())["shards"][0]["zip_data"]["basename"]
+    shard.write_bytes(shard.read_bytes()[:-5])
+    change(place, lambda each, _: each["zip_data"].update(bytes=shard.stat().st_size))
+    with pytest.raises(Truncated, match="ends inside"):
+        samples(place)

@@ -278,7 +278,7 @@ class _YamlBuilder:
             return SpecTree([self.build(part, depth + 1) for part in node.value], self.place(node))
         return self._mapping(node, depth)
 
-    def _scalar(self, node: Any) -> object:
+    def _scalar(self, node: "yaml.Node") -> object:
         """Return the value of a scalar. Raises SpecError: its text is no value of its tag, or a number too long."""
         problem = f"{node.value[:40]!r} is no value of the tag {node.tag!r}"
         if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
