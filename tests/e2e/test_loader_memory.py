@@ -44,7 +44,7 @@ def test_memory_does_not_grow_with_epochs(tmp_path, workers, mode, ragged):
     )
     start_method = "fork" if mode == "processes" else None
     sizes = []
-    with wds.Loader(dataset, 8, workers=workers, mode=mode, start_method=start_method) as loader:
+    with wds.Loader(dataset, 8, workers=workers, mode=mode, start_method=start_method, prefetch=3) as loader:
         for _ in range(EPOCHS):
             count = 0
             for pixels, _numbers in loader:

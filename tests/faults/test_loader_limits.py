@@ -160,7 +160,8 @@ def test_the_log_says_whom_a_program_waits_for(monkeypatch, caplog, mode):
     class Stuck(Arrays):
         def __getitem__(self, number):
             if number == 15:
-                time.sleep(1)
+                # the consumer looks at its watch every second
+                time.sleep(3)
             return {"__key__": f"key {number}", "__url__": "http://user:secret@host/a.tar"}
 
     with wds.Loader(Stuck(16), 8, workers=2, mode=mode) as loader, caplog.at_level("WARNING"):

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,7 +194,7 @@ def test_a_wide_window(tmp_path, name):
         for n in range(800):
             writer.write({"__key__": f"{n:03}", "cls": n})
     samples = wds.WebDataset(f"{tmp_path}/a.tar", shardshuffle=False, seed=3).decode().elastic(1)
-    options = {"batch_size": 1, "policy": "drop", "window": 600, "trainers": 2}
+    options: dict[str, Any] = {"batch_size": 1, "policy": "drop", "window": 600, "trainers": 2}
     with wds.SharedLoader(samples, name, **options) as fast, wds.SharedLoader(samples, name, **options) as slow:
         reader = threading.Thread(target=lambda: [None for _ in fast], daemon=True)
         reader.start()
