@@ -3,7 +3,8 @@
 Theory. A pipe copies twice, and the sender waits until the other side reads. So large content (images of different
 sizes, undecoded fields, batches that a pipeline made) goes into a *segment*: a memory file without a name, made by the
 worker, whose descriptor is sent once. Arrays are pickled out of band (protocol 5); the consumer's arrays are views of
-the segment, and the worker writes to it again when they are gone. Undecoded fields are copied into the segment one
+the segment, and the worker writes to it again when they are gone. Columns of small texts and bytes are packed by the
+native core, and stay so until the parts of a window are joined. Undecoded fields are copied into the segment one
 after the other, and out of it when the part is received, so that the segment can be written to again at once.
 
 No segment outlives both processes, however they end.
