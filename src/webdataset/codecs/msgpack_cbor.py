@@ -24,7 +24,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from webdataset.codecs.numpy_arrays import npy_dumps, npy_loads
+from webdataset.codecs.numpy_arrays import as_plain_array, npy_dumps, npy_loads
 from webdataset.core.errors import DecodingError, EncodingError, MissingExtra, WebDatasetError
 from webdataset.core.optional_imports import import_if_available, loaded_module, require
 
@@ -88,6 +88,7 @@ def encode_cbor_tag(value: object, tag: Callable[[int, object], object]) -> obje
         raise EncodingError(f"CBOR has no values of type {type(value).__name__}")
     if isinstance(array, np.generic):
         return _to_plain_number(array, "CBOR")
+    array = as_plain_array(array)
     if array.dtype == np.bool_:
         flat = tag(_HOMOGENEOUS, array.reshape(-1).tolist())
     else:

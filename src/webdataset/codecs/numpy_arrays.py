@@ -16,6 +16,7 @@ from webdataset.codecs.compression import FREE_BYTES, MOST_GROWTH
 from webdataset.core import settings
 from webdataset.core.errors import EncodingError, FieldTooLarge, describe_error
 from webdataset.core.optional_imports import loaded_module
+from webdataset.core.tracebacks import warn_user
 
 _MAGIC = b"\x93NUMPY"
 _MOST_HEADERS = 1024
@@ -164,9 +165,24 @@ def _as_array(value: object) -> np.ndarray:
 
         value = as_array(value)
     try:
-        array = np.asanyarray(value)
+        array = as_plain_array(value)
     except ValueError as error:
         raise EncodingError(f"{type(value).__name__} does not become an array: {describe_error(error)}") from error
     if array.dtype.hasobject:
         raise EncodingError(f"an array of objects (from {type(value).__name__}) cannot be written without pickles")
     return array
+
+
+def as_plain_array(value: object) -> np.ndarray:
+    """Return an array as files hold it: without a mask, and with a warning where that hides values.
+
+    Raises:
+        ValueError: no array, as numpy says.
+    """
+    masks = loaded_module("numpy.ma")
+    if masks is not None and isinstance(value, masks.MaskedArray) and masks.is_masked(value):
+        warn_user(
+            "the mask of a masked array is not written, so that its hidden values come back as values: write "
+            "array.filled(...), or np.ma.getmaskarray(array) as a field of its own"
+        )
+    return np.asarray(value)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from webdataset.codecs.numpy_arrays import as_plain_array
 from webdataset.core.errors import DecodingError, EncodingError
 from webdataset.core.optional_imports import loaded_module, require
 
@@ -60,7 +61,7 @@ def safetensors_dumps(values: Mapping[str, object]) -> bytes:
 
 def _array(name: str, value: object) -> np.ndarray:
     # a copy: the library takes the memory as it lies
-    array = np.array(value, order="C")
+    array = np.array(as_plain_array(value), order="C")
     kind = array.dtype.newbyteorder("<")
     if kind not in NUMPY_TYPES.values():
         raise EncodingError(f"array {name!r} is of type {array.dtype}, which safetensors does not have")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from webdataset.codecs.numpy_arrays import as_plain_array
 from webdataset.core.errors import EncodingError, FormatError, Truncated, UsageError
 from webdataset.core.optional_imports import loaded_module
 
@@ -386,7 +387,7 @@ def _array(given: object) -> np.ndarray:
 
         return as_array(given)
     try:
-        return np.asarray(given)
+        return as_plain_array(given)
     except ValueError as error:
         raise EncodingError(f"{type(given).__name__} does not become an array: {error}") from error
 

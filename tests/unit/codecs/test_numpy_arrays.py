@@ -6,9 +6,11 @@ import pickle
 import numpy as np
 import pytest
 
+import webdataset as wds
 from webdataset.autodecode import Decoder
 from webdataset.codecs import numpy_arrays
 from webdataset.codecs.numpy_arrays import npy_dumps, npy_loads, npz_dumps, npz_loads
+from webdataset.codecs.safetensors_codec import safetensors_loads
 from webdataset.core.errors import DecodingError, EncodingError
 
 ARRAYS = {
@@ -176,3 +178,19 @@ def test_npz_fields_are_used_as_files_of_numpy():
     again = pickle.loads(pickle.dumps(arrays))
     assert again.files == ["b", "a"]
     assert again["b"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("field", ["npy", "npz", "cbor", "mp", "safetensors", "ten"])
+def test_a_mask_that_is_not_written_is_told(field, tmp_path, recwarn):
+    """No format has one: hidden values would come back as values without a word. A mask that hides none is none."""
+    for mask, told in ((False, 0), ([False, True], 1)):
+        array = np.ma.array([1.0, 2.0], mask=mask, dtype=np.float32)
+        value = {"npz": {"a": array}, "safetensors": {"a": array}, "ten": [array]}.get(field, array)
+        with wds.TarWriter(f"{tmp_path}/a.tar") as writer:
+            writer.write({"__key__": "0", field: value})
+        assert sum("mask" in str(each.message) for each in recwarn) == told
+        (sample,) = wds.WebDataset(f"{tmp_path}/a.tar", shardshuffle=False).decode()
+        found = safetensors_loads(sample[field]) if field == "safetensors" else sample[field]
+        found = found["a"] if field in ("npz", "safetensors") else found[0] if field == "ten" else found
+        assert found.tolist() == [1, 2]
+        assert type(found) is np.ndarray
