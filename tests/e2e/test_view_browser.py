@@ -449,6 +449,33 @@ def test_tags_go_into_the_file(browser: Any, viewer: RunningViewer) -> None:
         page.wait_for_selector('.tag-button[aria-pressed="false"]:has-text("keep")')
 
 
+def test_a_phone_scrolls_the_table_sideways(browser: Any, viewer: RunningViewer) -> None:
+    """At 390 pixels the last column of the table comes into sight, below its head; numbers are those of the shard."""
+    with Watched(browser, viewer) as watched:
+        watched.page.set_viewport_size({"width": 390, "height": 780})
+        page = watched.open("/samples?layout=table")
+        page.wait_for_selector(".table-row:not(.blank)")
+        assert page.locator(".table-row .cell-number").first.inner_text() == "0"
+        page.evaluate("document.querySelector('.gallery-table').scrollLeft = 5000")
+        wait_until(page, "document.querySelector('.table-head').style.transform !== ''")
+        sides = "one => (({left, right}) => [left, right])(one.getBoundingClientRect())"
+        cells = "Array.from(document.querySelectorAll('{0} .cell'))"
+        head, row = (page.evaluate(f"{cells.format(one)}.map({sides})") for one in (".table-head", ".table-row"))
+        assert [left for left, _ in head] == pytest.approx([left for left, _ in row[: len(head)]], abs=1)
+        assert 0 < head[-1][0] < head[-1][1] <= 390
+
+
+def test_samples_and_shards_are_links(browser: Any, viewer: RunningViewer) -> None:
+    """Cards, rows and shards have the role of links, and cards say where they stand."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open()
+        page.wait_for_selector(".card:not(.blank)")
+        assert page.get_by_role("link", name="Sample plain-002, 3 of 120").count() == 1
+        assert page.get_by_role("link", name="kinds.tar").count() == 1
+        page = watched.open("/samples?open=0.3")
+        page.get_by_role("heading", name="plain-003").wait_for()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_and_both_themes(browser: Any, viewer: RunningViewer, scheme: str) -> None:
     """At 390 pixels nothing is wider than the screen in any view, light and dark."""
@@ -459,6 +486,7 @@ def test_a_phone_and_both_themes(browser: Any, viewer: RunningViewer, scheme: st
             "/samples",
             "/samples?shard=1&open=1.0",
             "/samples?shard=2&open=2.3",
+            "/samples?layout=table",
             "/samples?open=0.0&tab=raw",
             "/statistics",
             "/findings?shard=3",

@@ -222,11 +222,12 @@ def find_ordinals(shard: "ShardView", findings: Sequence[Finding]) -> list[int |
         if entry.offset > last:
             break
         starts.append(entry.offset)
-        ends.append(max((field.offset + field.size for field in entry.fields), default=entry.offset))
+        # the padding of its last member is its own; the block after that is not
+        ends.append(max((-(-(field.offset + field.size) // 512) * 512 for field in entry.fields), default=entry.offset))
         keys.append(entry.key if entry.key in wanted else None)
     found: list[int | None] = []
     for finding in findings:
         place = -1 if finding.offset is None else bisect_right(starts, finding.offset) - 1
-        fits = place >= 0 and finding.offset is not None and finding.offset <= ends[place] + 511
+        fits = place >= 0 and finding.offset is not None and finding.offset < ends[place]
         found.append(place if fits and finding.key in (None, keys[place]) else None)
     return found

@@ -9,6 +9,7 @@ import pytest
 
 import webdataset as wds
 from support.view_sides import make_samples, make_view, write_shard
+from webdataset.testing.archives import END, member
 from webdataset.viewer.findings import Findings
 
 
@@ -29,6 +30,20 @@ def write_odd_shard(path):
     samples[7][1]["cls"] = b"seven"
     samples[9] = ("key0001", samples[9][1])
     return write_shard(path, samples)
+
+
+def test_what_stands_after_the_last_sample_is_no_part_of_it(tmp_path):
+    """A finding about the end mark names no sample; one about a member does, and its message is a sentence."""
+    shard = tmp_path / "x.tar"
+    shard.write_bytes(member(b"good.txt", b"a") + member(b"bad.png", b"no picture") + END[:512])
+    findings = Findings({"a": make_view("a", [str(shard)])})
+    try:
+        found = {each["code"]: each for each in wait_for(findings)["findings"]}
+        assert found["short-end-mark"]["ordinal"] is None
+        assert found["bad-image"]["ordinal"] == 1
+        assert found["bad-image"]["message"].endswith("cannot identify image file")
+    finally:
+        findings.close()
 
 
 def test_equal_to_check(tmp_path):

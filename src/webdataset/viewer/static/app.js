@@ -53,7 +53,7 @@ class App {
     this.detail = new Detail(this);
     this.search = h('input', { class: 'input search-input', type: 'search', placeholder: 'Search keys and text', 'aria-label': 'Search keys and text', spellcheck: 'false', autocapitalize: 'off' });
     this.filter = h('input', { class: 'input filter-input', type: 'text', placeholder: 'Filter: jpg.width >= 512', 'aria-label': 'Filter by an expression', 'aria-describedby': 'filter-error', spellcheck: 'false', autocapitalize: 'off', autocomplete: 'off' });
-    this.chips = h('div', { class: 'filters', role: 'list', 'aria-label': 'Search and filters' });
+    this.chips = h('section', { class: 'filters', 'aria-label': 'Search and filters' });
     this.error = h('div', { class: 'filter-error', id: 'filter-error', role: 'alert' });
     this.banner = h('div', { class: 'banner', role: 'alert', hidden: true });
     this.nav = h('nav', { class: 'views', 'aria-label': 'Views' });
@@ -124,7 +124,7 @@ class App {
 
   drawChips() {
     const { q, where } = route();
-    const chip = (label, text, href) => h('span', { class: 'filter-chip', role: 'listitem' }, h('span', { class: 'chip-name' }, label), h('bdi', { title: text }, shorten(text, 70)), h('a', { class: 'icon-button small', href, 'aria-label': `Remove ${shorten(text, 40)}`, title: 'Remove' }, icon('close')));
+    const chip = (label, text, href) => h('span', { class: 'filter-chip' }, h('span', { class: 'chip-name' }, label), h('bdi', { title: text }, shorten(text, 70)), h('a', { class: 'icon-button small', href, 'aria-label': `Remove ${shorten(text, 40)}`, title: 'Remove' }, icon('close')));
     replace(this.chips, q && chip('text', q, hrefOf({ q: '', at: 0, open: null })),
       where.map((one, index) => chip('where', one, hrefOf({ where: where.filter((_, other) => other !== index), at: 0, open: null }))),
       where.length + (q ? 1 : 0) > 1 && h('a', { class: 'link', href: hrefOf({ q: '', where: [], at: 0, open: null }) }, 'Remove all'));
@@ -277,7 +277,7 @@ class App {
 
 function locked(message = '') {
   const input = h('input', { class: 'input', type: 'text', placeholder: 'http://127.0.0.1:…/#token=…', 'aria-label': 'The link that wds view printed', spellcheck: 'false', autocomplete: 'off' });
-  replace(root, h('main', { id: 'main', class: 'start' }, notice('This page needs its link', 'Open the link that `wds view` printed in the terminal, or paste it here. It holds the token that lets this browser in.'),
+  replace(root, h('main', { id: 'main', class: 'start' }, notice('This page needs its link', ['Open the link that ', h('code', {}, 'wds view'), ' printed in the terminal, or paste it here. It holds the token that lets this browser in.']),
     h('form', { class: 'row', on: { submit: (event) => {
       event.preventDefault();
       enter(/token=([^&\s]+)/.exec(input.value)?.[1] ?? input.value.trim());
@@ -325,7 +325,7 @@ connection.addEventListener('locked', () => { if (app) { app = null; locked('The
 connection.addEventListener('offline', () => {
   if (!app) return;
   app.banner.hidden = false;
-  replace(app.banner, icon('warn'), h('span', {}, 'The server has ended. Start `wds view` again; its new link opens a new page.'), h('button', { type: 'button', class: 'button small', on: { click: () => get('dataset').catch(() => null) } }, 'Try again'));
+  replace(app.banner, icon('warn'), h('span', {}, 'The server has ended. Start ', h('code', {}, 'wds view'), ' again; its new link opens a new page.'), h('button', { type: 'button', class: 'button small', on: { click: () => get('dataset').catch(() => null) } }, 'Try again'));
 });
 connection.addEventListener('online', () => { if (app) app.banner.hidden = true; });
 

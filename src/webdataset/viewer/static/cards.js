@@ -1,7 +1,7 @@
 /** A sample as a card of the grid or a row of the table. */
 
 import { apiUrl, get, makeQueue } from './api.js';
-import { formatBytes, formatDuration, formatFigure, h, icon, shorten, svg } from './dom.js';
+import { formatBytes, formatDuration, formatFigure, formatNumber, h, icon, shorten, svg } from './dom.js';
 
 /** @typedef {import('./sources.js').Sample} Sample */
 /** @typedef {import('./sources.js').Field} Field */
@@ -179,14 +179,14 @@ function face(sample, size) {
  * @param {number} [options.total]
  * @returns {HTMLElement}
  */
-export function card(sample, { href, selected, dense, size, position = 0, total = -1 }) {
+export function card(sample, { href, selected, dense, size, position = -1, total = -1 }) {
   const { element, used } = face(sample, size);
   const rest = sample.fields.filter((field) => !used.includes(field));
   const caption = rest.find((field) => field.kind === 'text') ?? rest.find((field) => field.kind === 'document');
   const chips = rest.filter((field) => field !== caption);
   return h('a', {
-    class: `card${dense ? ' card-dense' : ''}${selected ? ' selected' : ''}`, href, role: 'listitem', draggable: 'false', tabindex: selected ? '0' : '-1',
-    'aria-label': `Sample ${shorten(sample.key, 80)}`, 'aria-current': selected ? 'true' : null, 'aria-posinset': position + 1, 'aria-setsize': total,
+    class: `card${dense ? ' card-dense' : ''}${selected ? ' selected' : ''}`, href, draggable: 'false', tabindex: selected ? '0' : '-1',
+    'aria-label': `Sample ${shorten(sample.key, 80)}${position < 0 ? '' : `, ${formatNumber(position + 1)}${total < 0 ? '' : ` of ${formatNumber(total)}`}`}`, 'aria-current': selected ? 'true' : null,
     data: { ordinal: String(sample.ordinal), shard: String(sample.shard) },
   },
   h('span', { class: 'card-face' }, element, tagMarks(sample.tags)),
@@ -198,19 +198,19 @@ export function card(sample, { href, selected, dense, size, position = 0, total 
 
 /** @param {boolean} dense @returns {HTMLElement} a card of which nothing is known yet */
 export function blank(dense) {
-  return h('span', { class: `card blank${dense ? ' card-dense' : ''}`, role: 'listitem', 'aria-hidden': 'true' }, h('span', { class: 'card-face' }), !dense && h('span', { class: 'card-body' }, h('span', { class: 'bone' }), h('span', { class: 'bone bone-short' })));
+  return h('span', { class: `card blank${dense ? ' card-dense' : ''}`, 'aria-hidden': 'true' }, h('span', { class: 'card-face' }), !dense && h('span', { class: 'card-body' }, h('span', { class: 'bone' }), h('span', { class: 'bone bone-short' })));
 }
 
 /**
  * A row of the table.
  * @param {Sample} sample
  * @param {string[]} columns names of fields
- * @param {{href: string, selected: boolean, position: number}} options
+ * @param {{href: string, selected: boolean}} options
  * @returns {HTMLElement}
  */
-export function tableRow(sample, columns, { href, selected, position }) {
-  return h('a', { class: `table-row${selected ? ' selected' : ''}`, href, role: 'listitem', tabindex: selected ? '0' : '-1', 'aria-current': selected ? 'true' : null, data: { ordinal: String(sample.ordinal), shard: String(sample.shard) } },
-    h('span', { class: 'cell cell-number' }, position + 1),
+export function tableRow(sample, columns, { href, selected }) {
+  return h('a', { class: `table-row${selected ? ' selected' : ''}`, href, tabindex: selected ? '0' : '-1', 'aria-current': selected ? 'true' : null, data: { ordinal: String(sample.ordinal), shard: String(sample.shard) } },
+    h('span', { class: 'cell cell-number' }, formatNumber(sample.ordinal)),
     h('span', { class: 'cell cell-key' }, h('bdi', { class: 'key' }, shorten(sample.key, 64)), tagMarks(sample.tags)),
     columns.map((name) => {
       const field = sample.fields.find((one) => one.name === name);

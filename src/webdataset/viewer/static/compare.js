@@ -23,7 +23,7 @@ export class CompareView {
     if (signature === this.signature) return;
     this.signature = signature;
     const names = ['a', 'b'].map((side) => this.context.sideOf(side)?.name ?? side);
-    replace(this.bar, h('div', { class: 'viewbar-title' }, h('h1', {}, 'Side by side'), h('span', { class: 'quiet' }, `shard ${formatNumber(now.shard)} of each`)),
+    replace(this.bar, h('div', { class: 'viewbar-title' }, h('h1', {}, 'Side by side'), h('span', { class: 'quiet' }, `shard ${formatNumber(now.shard + 1)} of each`)),
       h('div', { class: 'segmented' }, [['', 'All'], ['1', 'Different']].map(([value, label]) => h('a', { class: 'segment segment-text', href: hrefOf({ more: { differs: value } }), 'aria-current': (now.more.differs ?? '') === value ? 'true' : null }, label))));
     this.list = h('div', { class: 'pairs' }, h('div', { class: 'pair pair-head' }, names.map((name, index) => h('div', { title: name }, h('span', { class: 'pill' }, index ? 'B' : 'A'), h('bdi', {}, shorten(name, 60))))));
     this.foot = h('div', { class: 'page-foot' });

@@ -132,7 +132,7 @@ export class Detail {
       h('div', { class: 'row tight' },
         iconButton('left', 'Previous sample ( k )', () => this.context.step(-1)),
         iconButton('right', 'Next sample ( j )', () => this.context.step(1))),
-      h('div', { class: 'detail-title' }, key),
+      h('h2', { class: 'detail-title' }, key),
       iconButton('wide', full ? 'Beside the grid ( w )' : 'Whole width ( w )', () => go({ full: !full }), { class: 'icon-button only-wide' }),
       iconButton('close', 'Close ( Esc )', () => this.context.close()));
   }
@@ -179,7 +179,7 @@ export class Detail {
 
   raw(sample) {
     const dump = hexdump({ side: sample.side, shard: sample.shard, offset: sample.members[0]?.header_offset ?? sample.offset });
-    const table = h('table', { class: 'table' },
+    const table = h('table', { class: 'table members' },
       h('thead', {}, h('tr', {}, ['member', 'header', 'offset', 'size', 'mode', 'time'].map((name) => h('th', { scope: 'col', class: ['header', 'offset', 'size'].includes(name) ? 'figure' : '' }, name)))),
       h('tbody', {}, sample.members.map((member) => h('tr', {},
         h('td', {}, h('button', { type: 'button', class: 'link', title: 'Show its bytes', on: { click: () => dump.show(member.offset, { from: member.offset, to: member.offset + member.size_bytes }) } }, h('bdi', {}, shorten(member.name, 90))),

@@ -65,7 +65,7 @@ export class FindingsView {
       running && progress(data.progress),
       data.findings.length === 0 && !running && (data.state === 'failed'
         ? notice('The check did not end', data.error?.message ?? data.message ?? 'The shard could not be read to its end.')
-        : notice('Nothing is wrong with this shard', 'Headers, padding, the end, keys and the fields that `wds check` reads were looked at.')),
+        : notice('Nothing is wrong with this shard', ['Headers, padding, the end, keys and the fields that ', h('code', {}, 'wds check'), ' decodes were looked at.'])),
       [...groups].map(([code, findings]) => h('section', { class: 'finding-group' },
         h('header', { class: 'panel-head' }, h('h2', {}, code), h('span', { class: 'quiet' }, countOf(data.counts?.[code] ?? findings.length, 'finding'))),
         h('ul', { class: 'finding-list' }, findings.slice(0, 500).map((finding) => this.row(finding, side, shard))))),

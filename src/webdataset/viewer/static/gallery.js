@@ -32,7 +32,7 @@ export class Gallery {
     this.columns = 1;
     this.fields = [];
     this.head = h('div', { class: 'table-head', role: 'presentation' });
-    this.scroller = h('div', { class: `gallery gallery-${layout}`, tabindex: '0', role: 'list', 'aria-label': 'Samples' });
+    this.scroller = h('div', { class: `gallery gallery-${layout}`, tabindex: '0', role: 'group', 'aria-label': 'Samples' });
     this.message = h('div', { class: 'gallery-message' });
     this.status = h('div', { class: 'statusbar' });
     this.element = h('div', { class: 'gallery-frame' }, layout === 'table' && this.head, this.scroller, this.message, this.status);
@@ -47,6 +47,8 @@ export class Gallery {
     this.observer = new ResizeObserver(() => this.measure());
     this.observer.observe(this.scroller);
     this.scroller.addEventListener('click', (event) => this.click(event));
+    // the heads of columns stand above the rows, and follow them sideways
+    this.scroller.addEventListener('scroll', () => { this.head.style.transform = `translateX(${-this.scroller.scrollLeft}px)`; }, { passive: true });
     this.signature = '';
   }
 
@@ -113,7 +115,7 @@ export class Gallery {
     if (!names.size) return;
     this.fields = [...names].slice(0, MOST_COLUMNS);
     this.element.style.setProperty('--fields', String(this.fields.length));
-    replace(this.head, h('span', { class: 'cell cell-number' }, '#'), h('span', { class: 'cell cell-key' }, 'key'), this.fields.map((name) => h('span', { class: 'cell', title: name }, h('bdi', {}, name))));
+    replace(this.head, h('span', { class: 'cell cell-number', title: 'Number in its shard, from 0' }, '#'), h('span', { class: 'cell cell-key' }, 'key'), this.fields.map((name) => h('span', { class: 'cell', title: name }, h('bdi', {}, name))));
     this.rows.redrawAll();
   }
 
@@ -140,7 +142,7 @@ export class Gallery {
     const { source } = this;
     const none = source.size === 0;
     this.element.classList.toggle('is-empty', none && (source.total !== null || Boolean(source.error)));
-    if (none && source.error?.status === 400) replace(this.message, notice('This filter is no expression', 'Change it or remove it above. It is written as in `wds filter`: jpg.width >= 512 and "cat" in txt.'));
+    if (none && source.error?.status === 400) replace(this.message, notice('This filter is no expression', ['Change it or remove it above. It is written as in ', h('code', {}, 'wds grep'), ': ', h('code', {}, 'jpg.width >= 512 and "cat" in txt'), '.']));
     else if (none && source.error) replace(this.message, failure(source.error, () => source.retry()));
     else if (none && source.total !== null) replace(this.message, source.problem ? problemNotice(source.problem) : this.empty());
     else replace(this.message);

@@ -19,7 +19,7 @@ export class Sidebar {
     this.searches = 0;
     this.filter = '';
     this.input = h('input', { class: 'input', type: 'search', placeholder: 'Find a shard', 'aria-label': 'Find a shard by name or number', spellcheck: 'false', on: { input: () => this.search(this.input.value) } });
-    this.scroller = h('div', { class: 'shards', role: 'list', 'aria-label': 'Shards', tabindex: '0' });
+    this.scroller = h('div', { class: 'shards', role: 'group', 'aria-label': 'Shards', tabindex: '0' });
     this.facts = h('div', { class: 'sidebar-facts' });
     this.sides = h('div', { class: 'segmented sides' });
     this.element = h('nav', { class: 'sidebar', 'aria-label': 'Shards' }, this.sides, h('div', { class: 'sidebar-search' }, icon('search'), this.input), this.scroller, this.facts);
@@ -116,7 +116,7 @@ export class Sidebar {
     const number = shard?.shard ?? row;
     const chosen = number === route().shard;
     const facts = shard ? [shard.samples !== null && formatNumber(shard.samples), shard.size_bytes !== null && formatBytes(shard.size_bytes)].filter(Boolean).join(' · ') : '';
-    return h('a', { class: `shard${chosen ? ' selected' : ''}`, role: 'listitem', href: hrefOf({ view: ['findings', 'compare'].includes(route().view) ? route().view : 'samples', shard: number, at: 0, open: null, q: '', where: [], more: {} }), 'aria-current': chosen ? 'true' : null, title: shard ? shorten(shard.name, 500) : '', on: { click: () => this.context.closeSidebar() } },
+    return h('a', { class: `shard${chosen ? ' selected' : ''}`, href: hrefOf({ view: ['findings', 'compare'].includes(route().view) ? route().view : 'samples', shard: number, at: 0, open: null, q: '', where: [], more: {} }), 'aria-current': chosen ? 'true' : null, title: shard ? shorten(shard.name, 500) : '', on: { click: () => this.context.closeSidebar() } },
       h('span', { class: 'shard-name' }, h('bdi', {}, shard ? shorten(baseName(shard.name), 34) : `shard ${formatNumber(number)}`)),
       h('span', { class: 'shard-facts' }, facts, shard?.indexed && h('span', { class: 'pill pill-small', title: 'This shard has an index' }, 'index')));
   }

@@ -88,7 +88,7 @@ const figure = (name, value) => h('div', { class: 'figure-box' }, h('div', { cla
 /** A histogram, or the one value that all have. */
 function spread(data, options) {
   const says = [data.edges[0], data.edges[data.edges.length - 1]].map(options.format);
-  return says[0] === says[1] ? h('div', { class: 'figure-value' }, says[0]) : histogram(data, options);
+  return data.counts.length === 1 || says[0] === says[1] ? h('div', { class: 'figure-value' }, says[0]) : histogram(data, options);
 }
 
 function panel(title, facts, content) {
@@ -98,7 +98,7 @@ function panel(title, facts, content) {
 function shardTable(context, shards) {
   const most = Math.max(1, ...shards.map((one) => one.size_bytes ?? 0));
   return h('div', { class: 'scroll-x' }, h('table', { class: 'table' },
-    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'shard'), h('th', { scope: 'col', class: 'figure' }, 'samples'), h('th', { scope: 'col', class: 'figure' }, 'size'), h('th', { class: 'bar-column', 'aria-label': 'share' }))),
+    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'shard'), h('th', { scope: 'col', class: 'figure' }, 'samples'), h('th', { scope: 'col', class: 'figure' }, 'size'), h('th', { scope: 'col', class: 'bar-column' }, h('span', { class: 'hidden-text' }, 'beside the largest')))),
     h('tbody', {}, shards.map((one) => {
       const bar = h('span', { class: 'value-bar' });
       bar.style.width = `${(100 * (one.size_bytes ?? 0)) / most}%`;
