@@ -55,6 +55,7 @@ MISTAKES = {
         "its content is a Git LFS pointer; fetch the file itself",
     ),
     "no such file": (lambda f: list(read(f, "none.tar")), "cannot open: No such file or directory .*none.tar"),
+    "a wildcard without a match": (lambda f: list(read(f, "n*.tar")), "no file matches this wildcard"),
     "a range with a dash": (lambda f: list(read(f, "s-{0000-0002}.tar")), r"did you mean '.*s-\{0000..0002\}.tar'\?"),
     "shuffle=": (
         lambda f: read(f, shuffle=True),

@@ -93,7 +93,10 @@ def _join_parts(samples: list[RawSample], conflict: Conflict) -> RawSample:
             if field in members:
                 if conflict == "error":
                     raise DuplicateField(
-                        f"two datasets have the field {field!r}", key=first.key, url=sample.url, field=field
+                        f"two datasets have the field {field!r}: say which one stays (--conflict first, or last)",
+                        key=first.key,
+                        url=sample.url,
+                        field=field,
                     )
                 if conflict == "first":
                     continue

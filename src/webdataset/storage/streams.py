@@ -376,6 +376,8 @@ def translate_os_error(error: OSError, path: str | os.PathLike[str]) -> SourceEr
     kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
     braces = re.sub(r"\{(\d+)-(\d+)\}", r"{\1..\2}", str(name))
     hint = "" if braces == str(name) else f"; did you mean {braces!r}?"
+    if kind is NotFound and "*" in str(name):
+        hint = hint or "; no file matches this wildcard"
     found = kind(f"cannot open: {error.strerror or error}{hint}", url=str(name))
     found.errno, found.strerror, found.filename = error.errno, error.strerror, name
     return found

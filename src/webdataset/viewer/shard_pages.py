@@ -314,7 +314,7 @@ class ShardView:
             if deadline is not None and time.monotonic() > deadline and len(entries) < wanted and not self._done:
                 raise HeadersPending(
                     f"{len(entries)} samples of the shard are known so far, and sample {wanted - 1} is asked for: ask "
-                    "again, or write an index beside the shard (wds index)",
+                    "again, or write an index beside the shard (wds.write_indexes)",
                     url=self.url,
                 )
         return entries

@@ -84,7 +84,7 @@ def test_join_where_keys_lack():
 
 def test_join_where_fields_collide():
     """The same field twice is an error, or the first or last wins."""
-    with pytest.raises(DuplicateField):
+    with pytest.raises(DuplicateField, match="--conflict first, or last"):
         list(join_samples([IMAGES, IMAGES]))
     other = samples(("a.jpg", b"9"))
     assert outline(join_samples([IMAGES[1:2], other], conflict="first")) == [("a", {"jpg": b"a"})]
