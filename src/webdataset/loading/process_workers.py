@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import cast
 
-from webdataset.core.errors import UsageError, WorkerDied, shorten_pickling_error
+from webdataset.core.errors import FlowError, UsageError, WorkerDied, shorten_pickling_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.process_pool import describe_exit
 from webdataset.core.redaction import redact
@@ -126,16 +126,11 @@ class ProcessWorkers(WorkerPool):
                 while not pipe.poll(writing=True):
                     self._read_pipes(_FULL_SECONDS)
                 pipe.send_descriptor(descriptor)
-        except OSError:
+        except ConnectionError:
             self._report_death(number)
-        except BaseException as error:  # raised again, with no half message left
-            self._stop_after_interrupt(error)
-            raise
-
-    def _stop_after_interrupt(self, error: BaseException) -> None:
-        """End workers whose pipes may hold half a message (Ctrl-C came), or speak of memory that is not there."""
-        if not isinstance(error, Exception) or isinstance(error, SharedMemoryError):
+        except BaseException:  # raised again, with no half message left
             self.close()
+            raise
 
     def begin(self, beginning: EpochStart) -> None:
         """Start an epoch."""
@@ -211,10 +206,13 @@ class ProcessWorkers(WorkerPool):
         receiver = self._receivers[number]
         try:
             part = receiver.receive()
-        except (EOFError, OSError):
+        except (EOFError, ConnectionError):
             self._report_death(number)
         except BaseException as error:  # raised again, with no half message left
-            self._stop_after_interrupt(error)
+            # A signal's handler can raise anything in the midst of a message, TimeoutError too. What cannot be
+            # unpickled was a whole message, unless it speaks of memory that is not there.
+            if not isinstance(error, FlowError) or isinstance(error, SharedMemoryError):
+                self.close()
             raise
         else:
             if part is not None:

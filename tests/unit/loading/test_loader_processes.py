@@ -575,20 +575,31 @@ def test_pictures_that_a_function_remembers_are_not_overwritten(tmp_path):
             assert sum(not ok for *_, ok in found) == 0
 
 
-def test_an_interrupt_within_a_message_ends_the_workers(monkeypatch):
-    """Ctrl-C while half a message was read leaves no pipe that would be read on from its middle."""
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError, ValueError])
+def test_an_interrupt_within_a_message_ends_the_workers(monkeypatch, kind):
+    """Ctrl-C, or what a signal's handler raises, while half a message was read or sent leaves no pipe in its middle."""
     from webdataset.loading.ipc import PartReceiver
+    from webdataset.loading.message_pipe import MessagePipe
 
-    def interrupted(receiver):
+    def interrupt_receiving(receiver):
         receiver.pipe._socket.recv(2)
-        raise KeyboardInterrupt
+        raise kind("by a handler")
+
+    def interrupt_sending(pipe, frame):
+        monkeypatch.undo()
+        pipe._socket.send(frame[:3])
+        raise kind("by a handler")
 
     with processes([(np.zeros(4), n) for n in range(400)], 4, prefetch=1) as loader:
-        batches = iter(loader)
-        next(batches)
-        monkeypatch.setattr(PartReceiver, "receive", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            list(batches)
-        monkeypatch.undo()
-        assert not multiprocessing.active_children()
-        assert numbers(loader) == list(range(400))
+        for owner, name, interrupted in [
+            (PartReceiver, "receive", interrupt_receiving),
+            (MessagePipe, "send_now", interrupt_sending),
+        ]:
+            batches = iter(loader)
+            next(batches)
+            monkeypatch.setattr(owner, name, interrupted)
+            with pytest.raises(kind, match="by a handler"):
+                list(batches)
+            monkeypatch.undo()
+            assert not multiprocessing.active_children()
+            assert numbers(loader) == list(range(400))
