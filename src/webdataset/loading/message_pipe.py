@@ -137,7 +137,7 @@ class MessagePipe:
             EOFError: the other process is gone.
         """
         with explain_shared_memory():
-            sent, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
+            sent, descriptors = self._receive_descriptors()
             if not sent:
                 raise EOFError
             if not descriptors:
@@ -147,6 +147,13 @@ class MessagePipe:
                 return MemoryBlock(number, mmap.mmap(descriptor, size_bytes))
             finally:
                 os.close(descriptor)
+
+    def _receive_descriptors(self) -> tuple[bytes, list[int]]:
+        while True:
+            # the other process may be stopped between the message and its descriptor
+            with contextlib.suppress(BlockingIOError):
+                sent, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
+                return sent, descriptors
 
     def close(self) -> None:
         """Close this end."""

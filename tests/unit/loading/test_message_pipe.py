@@ -116,6 +116,27 @@ def test_a_pipe_that_breaks_within_a_message_is_at_its_end(cut):
         theirs.send(b"z")
 
 
+def test_a_descriptor_that_comes_late_is_waited_for(tmp_path):
+    """A worker that is stopped between the message and its descriptor costs time, not the batch."""
+    ours, theirs = make_pipe(0.05)
+    (tmp_path / "memory").write_bytes(b"content")
+    with (tmp_path / "memory").open("r+b") as file:
+
+        def send():
+            # waits in time for several receives, until the other side has begun
+            started.wait()
+            time.sleep(0.2)
+            ours.send_descriptor(file.fileno())
+
+        started = threading.Event()
+        thread = threading.Thread(target=send)
+        thread.start()
+        started.set()
+        block = theirs.receive_block(3, 7)
+        thread.join()
+    assert bytes(block.memory[:]) == b"content"
+
+
 def test_a_signal_within_a_message_loses_nothing():
     """A handler that returns interrupts the waiting for the rest, which is read afterwards."""
     ours, theirs = make_pipe()
