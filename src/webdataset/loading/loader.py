@@ -294,7 +294,9 @@ class Loader:
 
     def _start_windows(self, beginning: EpochStart) -> Generator[Json]:
         """Let workers begin an epoch, and return its windows."""
-        if self._windows is None or self._pool is None or not self._pool.living:
+        windows = self._windows
+        # workers of an epoch whose beginning or end was interrupted would give its samples, too
+        if windows is None or windows.begun or self._pool is None or not self._pool.living:
             # without batches, about one sample of each worker
             span = self.batch_size or max(1, self.workers)
             self._stop_pool()
@@ -303,11 +305,10 @@ class Loader:
             self._ending = weakref.finalize(self, pool.close)
             placing = self.batch_size is not None and self._batching.collate is None
             ahead = self._ahead if self.workers else AheadLimits(0, 0, self._ahead.size_bytes)
-            self._windows = WindowAssembler(pool, span=span, ahead=ahead, placing=placing)
-            self._windows.watch = self._stats.count
-            self._windows.eager = self._often()
-        self._pool.begin(beginning)
-        return self._windows.epoch()
+            windows = self._windows = WindowAssembler(pool, span=span, ahead=ahead, placing=placing)
+            windows.watch = self._stats.count
+            windows.eager = self._often()
+        return windows.begin_epoch(beginning)
 
     def _stop_pool(self) -> None:
         """Close the worker pool, and keep nothing of it."""

@@ -291,6 +291,8 @@ class WindowAssembler:
         self.watch: Callable[[WindowPart], None] | None = None
         # every part must say what changed in its worker's state
         self.eager = False
+        # workers may be at work on an epoch: it was begun, and did not come to its end here
+        self.begun = False
         # of all workers, at the end of an epoch
         self.outcomes: list[StageOutcome] = []
         # what was skipped in a window that is not received
@@ -325,6 +327,12 @@ class WindowAssembler:
     def memory_bytes(self) -> int:
         """Bytes of the blocks that there are."""
         return self._blocks.made * self._blocks.size_bytes if self._blocks is not None else 0
+
+    def begin_epoch(self, beginning: "EpochStart") -> Generator[BatchWindow]:
+        """Let all workers begin an epoch, and return its windows."""
+        self.begun = True
+        self.pool.begin(beginning)
+        return self.epoch()
 
     def epoch(self) -> Generator[BatchWindow]:
         """Yield windows that hold samples (or progress), until all workers are over.
@@ -362,6 +370,7 @@ class WindowAssembler:
                     self._stop_workers()
                 # what came meanwhile
                 self._parts.clear()
+            self.begun = False
 
     def _warn_of_silence(self) -> None:
         """Name the workers that the program waits for; a silent hang is taken for one of the training."""
@@ -487,11 +496,11 @@ class WindowAssembler:
         if layout == self.layout and self._layouts:
             # it was granted before the layout was known
             return
+        # both or none, also where a signal's handler raises
+        self.layout, self._blocks = layout, self._blocks if layout is None else self.pool.blocks(layout)
         self._layouts += 1
-        self.layout = layout
-        if self.layout is not None:
-            self._blocks = self.pool.blocks(self.layout)
-            self.window_bytes = max(self.window_bytes, self.layout.size_bytes)
+        if layout is not None:
+            self.window_bytes = max(self.window_bytes, layout.size_bytes)
 
 
 class _ReturnedBlock(NamedTuple):

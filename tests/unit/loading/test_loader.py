@@ -743,6 +743,28 @@ def test_workers_that_are_ended_are_no_end_of_the_epoch():
         list(batches)
 
 
+@pytest.mark.parametrize(("mode", "workers"), [("threads", 0), ("threads", 2), ("processes", 2)])
+def test_an_interrupt_just_after_an_epoch_was_begun(elastic, monkeypatch, mode, workers):
+    """Samples of the epoch that was begun do not come in the place of another's."""
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with wds.Loader(elastic, 8) as loader:
+        expected = [numbers(loader) for _ in range(3)]
+    with wds.Loader(elastic, 8, workers=workers, mode=mode) as loader:
+        loader.set_epoch(0)
+        assert numbers(loader) == expected[0]
+        with monkeypatch.context() as patch:
+            # called next
+            patch.setattr(loader, "_forget", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(loader))
+        for epoch in (2, 0, 1):
+            loader.set_epoch(epoch)
+            assert numbers(loader) == expected[epoch]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_while_a_sample_is_made(kind, workers):
