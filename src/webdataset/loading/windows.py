@@ -73,7 +73,7 @@ PublishBlock = Callable[[MemoryBlock, int], None]
 _SILENCE_SECONDS = 60.0
 # for workers to notice that an epoch was given up
 _PATIENCE_SECONDS = 5.0
-# one window of so many is weighed
+# one window of so many is weighed, where its samples are no columns
 _WEIGHED = 8
 # so long after the last grant, a window may wait to be granted together with the next one
 _SOON_SECONDS = 0.001
@@ -487,9 +487,11 @@ class WindowAssembler:
     def _learn(self, window: BatchWindow) -> None:
         """Learn the layout from the first window, or from one whose samples have another."""
         columns = window.in_columns() if self._placing else None
-        if self.layout is None and window.number % _WEIGHED == 0:
-            found = sum(map(estimate_bytes, window.samples())) if columns is None else columns.size_bytes
-            self.window_bytes = max(self.window_bytes, found)
+        if columns is not None:
+            # what lies beside a block can grow, too
+            self.window_bytes = max(self.window_bytes, columns.size_bytes)
+        elif window.number % _WEIGHED == 0:
+            self.window_bytes = max(self.window_bytes, sum(map(estimate_bytes, window.samples())))
         if not self._placing or window.partly or not window.count or self._layouts >= _MOST_LAYOUTS:
             return
         layout = None if columns is None else infer_layout(columns, self.span)

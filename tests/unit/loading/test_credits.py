@@ -112,3 +112,11 @@ def test_workers_are_ahead_by_more_small_batches_than_large_ones(prefetch, many,
                 time.sleep(0.01)
             time.sleep(0.1)
             assert expected <= started.value <= expected + 4
+
+
+def test_windows_that_grow_beside_their_block_are_weighed():
+    """Fields beside arrays of one shape, which become larger later in the epoch, count among what is ahead."""
+    samples = [{"x": np.zeros(4), "b": bytes(10 if n < 40 else 1 << 20)} for n in range(80)]
+    with wds.Loader(samples, 4, workers=1) as loader:
+        assert sum(len(batch["b"]) for batch in loader) == 80
+        assert loader._windows.window_bytes > 4 << 20
