@@ -181,6 +181,32 @@ def test_the_driver_is_killed(reference, tmp_path):
     assert read_outputs(tmp_path) == expected
 
 
+def test_an_interrupt_leaves_no_unfinished_file(reference, tmp_path):
+    """Processes that are ended in the midst of their outputs, as by Ctrl-C, leave no partial file and no record."""
+    source, expected = reference
+    unfinished = lambda: [path for path in tmp_path.rglob("*") if path.name.endswith((".partial", ".running"))]  # noqa: E731
+
+    def interrupt(_result):
+        deadline = time.monotonic() + 60
+        while not any(".tar." in path.name for path in unfinished()):
+            assert time.monotonic() < deadline
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wds.map_shards(
+            mapped.vary_slowly,
+            f"{source}/*.tar",
+            f"{tmp_path}/",
+            engine="processes",
+            jobs=3,
+            progress=interrupt,
+            **RULES,
+        )
+    assert not unfinished()
+    wds.map_shards(mapped.vary_slowly, f"{source}/*.tar", f"{tmp_path}/", **RULES)
+    assert read_outputs(tmp_path) == expected
+
+
 def start_together(job, tasks):
     """Run several tasks of the first output at once; return their results."""
     results, barrier = [], threading.Barrier(tasks)

@@ -22,7 +22,7 @@ from typing import IO
 from webdataset.cluster.death_records import collect_deaths, deaths_folder, withdraw_death, withdraw_deaths
 from webdataset.cluster.mapped_functions import close_functions
 from webdataset.cluster.shard_jobs import ShardJob
-from webdataset.cluster.shard_tasks import run_task
+from webdataset.cluster.shard_tasks import remove_task_files, run_task
 from webdataset.cluster.stored_files import Record
 from webdataset.cluster.task_results import TaskResult, TaskRetries, fail_result, host_name
 from webdataset.core.errors import WorkerDied
@@ -128,7 +128,7 @@ class ProcessEngine:
                 process.popen.wait(_PATIENCE_SECONDS)
 
     def _kill(self, job: ShardJob) -> None:
-        """End the processes; that is no death of the samples that they work on."""
+        """End the processes, and remove their unfinished files; that is no death of the samples that they work on."""
         processes, self._processes = self._processes, []
         for process in processes:
             if process.popen.poll() is None:
@@ -136,6 +136,8 @@ class ProcessEngine:
             process.collect_exit()
             if process.number is not None:
                 withdraw_death(job, process.number, process.pid)
+                # the next run would remove them as well, but there may be none
+                remove_task_files(job, process.number, again=True)
 
 
 class _TaskProcess:
