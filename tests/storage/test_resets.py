@@ -47,6 +47,12 @@ def whole(target):
     return readings.drained(target.url, storage_options=target.options)
 
 
+def in_ranges(target):
+    """Read all by positions."""
+    with open_ranges(target.url, storage_options=target.options) as ranges:
+        return ranges.read_at(0, ranges.length)
+
+
 def cached(target, folder):
     """Read all through the cache; what it keeps is the object."""
     dataset = wds.WebDataset(
@@ -108,3 +114,15 @@ def test_a_trickle_is_given_up(scheme_of, name):
     with interrupted(scheme_of(name), body, 100) as (proxy, target), pytest.raises(ShortRead, match="attempts"):
         whole(target)
     assert len(proxy.passed) <= 10
+
+
+@pytest.mark.parametrize("after", [20, 40, 80, 120, 160])
+@pytest.mark.parametrize("name", ["http", "s3", "gs", "az", "hf", "ais"])
+def test_an_end_within_the_headers(scheme_of, name, after):
+    """Headers that a connection ended are no answer: neither an empty object, nor another version, nor no ranges."""
+    scheme, body = scheme_of(name), shard_of(20_000)
+    scheme.put(KEY, body)
+    for read in (whole, in_ranges):
+        with scheme.torn([after, after], KEY, kind="end") as (wire, target):
+            assert read(target) == body
+            assert not wire.plan

@@ -10,7 +10,8 @@
 * ``prefetch``: lookahead over a list of shards; streams that were read in part before their turn
 * ``prefetch_worker``: the reading thread, its budget, the read rate
 * ``uploads``: uploads to object stores: atomic, single-put, multipart
-* ``http_client``: connections, and requests that are sent again under the retry policy
+* ``http_client``: connections, and requests that are sent again under the retry policy; ``http_headers``: responses
+  whose headers are complete
 * ``request_budget``: one budget of requests for each service, shared by processes; ``request_rate``: its arithmetic
 * ``http_object``: the read path of the backends that speak HTTP
 * ``tls``: TLS contexts that a fork does not break

@@ -277,8 +277,12 @@ def _make_pool(proxy: str, tls: TlsOptions) -> "PoolManager":
 
 
 def _secure_pool(manager: "PoolManager", tls: TlsOptions) -> "PoolManager":
-    """Give a manager's connections this process's context, made when the first of them needs it."""
-    pools: Any = manager.pool_classes_by_scheme
+    """Give a manager's connections this process's context, made when the first of them needs it; see http_headers."""
+    with fork_lock:
+        from webdataset.storage.http_headers import require_complete_headers  # noqa: PLC0415  as urllib3
+
+    pools: Any = dict(manager.pool_classes_by_scheme)
+    require_complete_headers(pools)
 
     def secure(*words: object, **given: object) -> object:
         return pools["https"](*words, **{**given, "ssl_context": _tls_context(tls)})

@@ -28,6 +28,7 @@ from webdataset.core.errors import NotFound, SourceError, UsageError, WebDataset
 from webdataset.core.fork_safety import PerProcessCache
 from webdataset.core.optional_imports import require
 from webdataset.storage.http_client import BUSY, CHANGED, LogMask, retry
+from webdataset.storage.http_headers import require_complete_headers
 from webdataset.storage.object_store import RetryableError, object_changed_error
 from webdataset.storage.profile_selection import profile_for
 from webdataset.storage.request_budget import REFUSALS, note_refusal, take_turn
@@ -308,9 +309,15 @@ def _create_client(session: "Session", profile: Profile, style: str | None) -> "
 
 
 def _secure(client: "BaseClient") -> None:
-    """Give a client's connections a context whose handshakes forks wait for; botocore has no argument for it."""
+    """Give a client's connections a context whose handshakes forks wait for, and responses with complete headers.
+
+    botocore has no argument for either.
+    """
     endpoint = getattr(client, "_endpoint", None)
-    manager = getattr(getattr(endpoint, "http_session", None), "_manager", None)
+    session = getattr(endpoint, "http_session", None)
+    # its managers share them
+    require_complete_headers(getattr(session, "_pool_classes_by_scheme", {}))
+    manager = getattr(session, "_manager", None)
     given = getattr(manager, "connection_pool_kw", {})
     if "ssl_context" in given:
         context = plain_context(importlib.import_module("urllib3"))
