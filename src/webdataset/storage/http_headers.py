@@ -5,10 +5,12 @@ of the body, which is empty: it would pass for an empty object, and a header tha
 """
 
 import http.client
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
+
+    from urllib3 import HTTPConnectionPool
 
 _BLANK = (b"\r\n", b"\n")
 
@@ -20,7 +22,7 @@ class _HeaderLines:
         stream: of ``http.client``.
     """
 
-    def __init__(self, stream: Any) -> None:  # noqa: ANN401  as http.client has it
+    def __init__(self, stream: IO[bytes]) -> None:
         self.last = b""
         self._stream = stream
         self.close = stream.close
@@ -40,23 +42,23 @@ class CompleteResponse(http.client.HTTPResponse):
         Raises:
             http.client.RemoteDisconnected: the connection ended before the blank line.
         """
-        before: object = self.headers
+        state = vars(self)
         # they were read already
-        if before is not None:
+        if state["headers"] is not None:
             return
-        stream: Any = self.fp
-        self.fp = lines = _HeaderLines(stream)
+        stream = state["fp"]
+        state["fp"] = lines = _HeaderLines(stream)
         try:
             super().begin()
         finally:
             # what fails may have closed it
-            if self.fp is lines:
-                self.fp = stream
+            if state["fp"] is lines:
+                state["fp"] = stream
         if lines.last not in _BLANK:
             raise http.client.RemoteDisconnected("the connection ended within the headers")
 
 
-def require_complete_headers(pools: "MutableMapping[str, Any]") -> None:
+def require_complete_headers(pools: "MutableMapping[str, type[HTTPConnectionPool]]") -> None:
     """Let the connections of a pool manager of urllib3 give complete responses only.
 
     Args:
@@ -64,4 +66,5 @@ def require_complete_headers(pools: "MutableMapping[str, Any]") -> None:
     """
     for scheme, pool in pools.items():
         connection = type(pool.ConnectionCls.__name__, (pool.ConnectionCls,), {"response_class": CompleteResponse})
-        pools[scheme] = type(pool.__name__, (pool,), {"ConnectionCls": connection})
+        derived = type(pool.__name__, (pool,), {"ConnectionCls": connection})
+        pools[scheme] = cast("type[HTTPConnectionPool]", derived)
