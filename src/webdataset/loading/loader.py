@@ -308,7 +308,9 @@ class Loader:
             windows = self._windows = WindowAssembler(pool, span=span, ahead=ahead, placing=placing)
             windows.watch = self._stats.count
             windows.eager = self._often()
-        return windows.begin_epoch(beginning)
+        windows.begun = True
+        self._pool.begin(beginning)
+        return windows.epoch()
 
     def _stop_pool(self) -> None:
         """Close the worker pool, and keep nothing of it."""

@@ -183,6 +183,9 @@ class ProcessWorkers(WorkerPool):
             if worker is not None and self._receive_from(worker):
                 break
             found = self._read_pipes(left if worker is None else 0.0)
+            while worker is not None and self._read_pipes(0.0):
+                # all that the others have sent: a death is known by the end of a pipe
+                pass
             if until is not None and not self._ready:
                 left = min(_ALIVE_SECONDS, max(0.0, until - time.monotonic()))
                 if not found and not left:

@@ -291,7 +291,7 @@ class WindowAssembler:
         self.watch: Callable[[WindowPart], None] | None = None
         # every part must say what changed in its worker's state
         self.eager = False
-        # workers may be at work on an epoch: it was begun, and did not come to its end here
+        # workers may be at work on an epoch: set before they begin it, and until it came to its end here
         self.begun = False
         # of all workers, at the end of an epoch
         self.outcomes: list[StageOutcome] = []
@@ -327,12 +327,6 @@ class WindowAssembler:
     def memory_bytes(self) -> int:
         """Bytes of the blocks that there are."""
         return self._blocks.made * self._blocks.size_bytes if self._blocks is not None else 0
-
-    def begin_epoch(self, beginning: "EpochStart") -> Generator[BatchWindow]:
-        """Let all workers begin an epoch, and return its windows."""
-        self.begun = True
-        self.pool.begin(beginning)
-        return self.epoch()
 
     def epoch(self) -> Generator[BatchWindow]:
         """Yield windows that hold samples (or progress), until all workers are over.

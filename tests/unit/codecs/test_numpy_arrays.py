@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,7 +191,7 @@ def test_a_mask_that_is_not_written_is_told(field, tmp_path, recwarn):
             writer.write({"__key__": "0", field: value})
         assert sum("mask" in str(each.message) for each in recwarn) == told
         (sample,) = wds.WebDataset(f"{tmp_path}/a.tar", shardshuffle=False).decode()
-        found = safetensors_loads(sample[field]) if field == "safetensors" else sample[field]
+        found: Any = safetensors_loads(sample[field]) if field == "safetensors" else sample[field]
         found = found["a"] if field in ("npz", "safetensors") else found[0] if field == "ten" else found
         assert found.tolist() == [1, 2]
         assert type(found) is np.ndarray
