@@ -139,7 +139,12 @@ def test_full_disk_on_stdout_is_an_error(shards, arguments):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupt_ends_it_as_by_the_signal(number):
     """Ctrl-C: one word on standard error, and the process dies by SIGINT, so that shell loops end too; so by others."""
-    process = start_wds("ls", "-", stdout=subprocess.PIPE)
+    # what runs the tests, nohup say, may ignore it, and a child would as well
+    before = signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    try:
+        process = start_wds("ls", "-", stdout=subprocess.PIPE)
+    finally:
+        signal.signal(number, before)
     assert process.stdin is not None
     process.stdin.write(archives.by_hand([("a.txt", b"1"), ("b.txt", b"2")])[:2048] + b"c.txt".ljust(100, b"\0"))
     process.stdin.flush()
