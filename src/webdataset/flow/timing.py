@@ -1,7 +1,7 @@
 """Measures the time that each stage of a running pipeline takes for itself, and reports it.
 
 Theory. Stages are generators that draw from each other, so a stage's own time is the time inside its ``next`` without
-the time inside its upstream's. Between every two stages stands a *gate*, a generator that lets items pass; now and
+the time inside its upstream's. Between every two stages stands a *gate*, an iterator that lets items pass; now and
 then one ``next`` of the last stage is a *timed step*, in which every gate reads the clock. A step that is timed after
 ``g`` that were not stands for ``g + 1``. The first step of a run, which opens shards and fills buffers, is timed and
 stands for itself alone, as does the one that finds the end. How often steps are timed follows from what they take:
@@ -327,7 +327,7 @@ class _Gates:
     The native core has both kinds: items pass them several times faster.
 
     Args:
-        meter: the meter.
+        meter: reads the clock in the steps that are timed.
     """
 
     def __init__(self, meter: StageMeter) -> None:

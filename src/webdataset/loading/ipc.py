@@ -189,12 +189,12 @@ def _pack_columns(columns: Columns, payloads: list[bytes], pack: PackValues | No
 
 def _pack_small(column: FieldColumn, pack: PackValues | None) -> Packed:
     form, values = column.form, column.values
-    if form == LISTED:
-        packed = None if pack is None else pack(values)
-        return (
-            (_LIST, form, values) if packed is None else (_PACKED, PACKED, packed, len(values), type(values[0]) is str)
-        )
-    return (_LIST, form, values) if form == LOOSE else _pack_array(column)
+    if form not in (LISTED, LOOSE):
+        return _pack_array(column)
+    packed = pack(values) if pack is not None and form == LISTED else None
+    if packed is None:
+        return _LIST, form, values
+    return _PACKED, PACKED, packed, len(values), type(values[0]) is str
 
 
 def _pack_large(column: FieldColumn, payloads: list[bytes]) -> Packed:

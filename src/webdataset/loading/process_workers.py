@@ -171,25 +171,22 @@ class ProcessWorkers(WorkerPool):
         """Wait for a part; return None after the timeout (None waits as long as it takes).
 
         Args:
-            timeout_seconds: at least a second, or what is rounded up to one, where a worker is named.
-            worker: wait for this one alone for a second, before the others are looked at again.
+            timeout_seconds: kept to the second where a worker is named.
+            worker: wait for this one; once a second, read what the others have sent, and look whether all live.
 
         Raises:
             WorkerDied: a worker process has ended.
         """
-        until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        left = _ALIVE_SECONDS if timeout_seconds is None else min(_ALIVE_SECONDS, timeout_seconds)
+        until = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not self._ready:
-            if worker is not None and self._receive_from(worker):
-                break
-            found = self._read_pipes(left if worker is None else 0.0)
-            while worker is not None and self._read_pipes(0.0):
+            if worker is None:
+                self._read_pipes(min(_ALIVE_SECONDS, max(0.0, until - time.monotonic())))
+            elif not self._receive_from(worker):
                 # all that the others have sent: a death is known by the end of a pipe
-                pass
-            if until is not None and not self._ready:
-                left = min(_ALIVE_SECONDS, max(0.0, until - time.monotonic()))
-                if not found and not left:
-                    return None
+                while self._read_pipes(0.0):
+                    pass
+            if not self._ready and time.monotonic() >= until:
+                return None
         return self._ready.popleft()
 
     def _read_pipes(self, seconds: float) -> bool:

@@ -51,9 +51,9 @@ class AheadLimits(NamedTuple):
     Workers and a program that wait for each other often wake each other often, which is what small batches cost most.
 
     Args:
-        few: windows.
-        many: windows, where they are small.
-        size_bytes: that they may take in any case; one window is always allowed.
+        few: windows of any size.
+        many: windows that take no more than 16 MiB together.
+        size_bytes: that all may take in any case; one window is always allowed.
     """
 
     few: int

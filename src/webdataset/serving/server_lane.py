@@ -253,13 +253,17 @@ class Lane(threading.Thread):
         log.warning("serve: rank %d: %s", self.rank, redact(describe_error(error)))
         words = redact(str(error.message if isinstance(error, WebDatasetError) else describe_error(error)))
         if code == "refused":
-            self._post([encode_message("NO", nonce=self.nonce, code=code, words=shorten(words))])
+            self._post([encode_message("NO", nonce=self.nonce, code=code, words=fit_into_header(words))])
             return
         places = {name: str(getattr(error, name, None) or "") for name in ("url", "key", "field")}
         kind = type(error).__name__ if isinstance(error, WebDatasetError) else FlowError.__name__
-        places = {name: shorten(redact(text) if name == "url" else text) for name, text in places.items()}
+        places = {name: fit_into_header(redact(text) if name == "url" else text) for name, text in places.items()}
         self._post(
-            [encode_message("FAILURE", nonce=self.nonce, seq=self._seq + 1, type=kind, words=shorten(words), **places)]
+            [
+                encode_message(
+                    "FAILURE", nonce=self.nonce, seq=self._seq + 1, type=kind, words=fit_into_header(words), **places
+                )
+            ]
         )
 
 
@@ -294,12 +298,12 @@ class Question(threading.Thread):
                 encode_json(found),
             ]
         except BaseException as error:  # noqa: BLE001  code of the dataset, SystemExit too: the trainer gets its words
-            words = shorten(redact(describe_error(error)))
+            words = fit_into_header(redact(describe_error(error)))
             frames = [encode_message("NO", nonce=header["nonce"], code="question", words=words)]
         self._answer(frames)
 
 
-def shorten(text: str) -> str:
+def fit_into_header(text: str) -> str:
     """Return the beginning of a text, which fits into a header whatever its characters are."""
     beginning = text[:_LONGEST_WORDS]
     # a character has up to twelve bytes as JSON

@@ -19,6 +19,7 @@ from webdataset.core.redaction import redact
 from webdataset.inspection.check import ListCheck
 from webdataset.inspection.findings import Finding, ShardReport, count_codes, printable
 from webdataset.inspection.shard_check import CheckRules
+from webdataset.tar.header import BLOCK
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -223,7 +224,9 @@ def find_ordinals(shard: "ShardView", findings: Sequence[Finding]) -> list[int |
             break
         starts.append(entry.offset)
         # the padding of its last member is its own; the block after that is not
-        ends.append(max((-(-(field.offset + field.size) // 512) * 512 for field in entry.fields), default=entry.offset))
+        ends.append(
+            max((-(-(field.offset + field.size) // BLOCK) * BLOCK for field in entry.fields), default=entry.offset)
+        )
         keys.append(entry.key if entry.key in wanted else None)
     found: list[int | None] = []
     for finding in findings:
