@@ -27,7 +27,7 @@ _HOMES = {
     "extradatasets": "AISBatch MockDataset with_epoch with_length",
     "filters": """Cached LMDBCached associate batched block_shuffle compose decode default_collation_fn detshuffle
         extract_keys getfirst info interleaved interleaved_to_dict listed log_keys map map_dict map_tuple map_with_rng
-        pipelinefilter rename rename_keys rng rsample select shuffle sibling_fields slice to_dict to_tuple
+        pack pipelinefilter rename rename_keys rng rsample select shuffle sibling_fields slice to_dict to_tuple
         transform_with unbatched unlisted xdecode""",
     "handlers": "ignore_and_continue ignore_and_stop reraise_exception warn_and_continue warn_and_stop",
     "index": "IndexWhileReading IndexedDataset IndexedShard index_shard index_shards sample_counts write_indexes",

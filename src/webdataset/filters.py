@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         transform_with,
         xdecode,
     )
+    from webdataset.stages.packing import pack
     from webdataset.stages.randomness import map_with_rng, rng
     from webdataset.stages.sample_cache import Cached, LMDBCached
     from webdataset.stages.select import _rsample, _select, rsample, select, slice  # noqa: A004
@@ -125,6 +126,7 @@ __all__ = [
     "map_dict",
     "map_tuple",
     "map_with_rng",
+    "pack",
     "parse_field_spec",
     "pick",
     "pipeline",
@@ -158,6 +160,7 @@ _LAZY_NAMES = {
     "stages.fields": """_associate _extract_keys _rename _rename_keys _to_dict _to_tuple associate extract_keys getfirst
         interleaved_to_dict parse_field_spec rename rename_keys to_dict to_tuple""",
     "stages.interleaved_documents": "interleaved interleaved_behind sibling_fields",
+    "stages.packing": "pack",
     "stages.randomness": "map_with_rng rng",
     "stages.select": "_rsample _select rsample select slice",
     "stages.shuffle": "_shuffle detshuffle pick shuffle",

@@ -192,7 +192,7 @@ class Drawing:
         ]  # fmt: skip
         if self.bytes:
             same += [f"wds.map_dict({field}=doubled)"] * 2
-        kinds = {"same": 8, "tuple": 4, "join": 5, "decode": 2, "rename": 2, "image": 1, "flat": 2, "sum": 1}
+        kinds = {"same": 8, "tuple": 4, "join": 5, "decode": 2, "rename": 2, "image": 1, "flat": 2, "sum": 1, "pack": 2}
         chosen = weighted(rng, kinds)
         if chosen == "decode" and self.bytes and self.fields == ["txt", "cls"]:
             self.bytes = False
@@ -207,6 +207,9 @@ class Drawing:
             return ["wds.map(painted)", *rng.sample(inner, 3)]
         if chosen == "join":
             return self.joined()
+        if chosen == "pack":
+            self.kind = ANY
+            return ["wds.map(sequenced)", self.packed()]
         if chosen in ("tuple", "flat", "sum"):
             self.kind = TUPLE
             if chosen == "sum":
@@ -215,6 +218,20 @@ class Drawing:
                 return "wds.map(flat)"
             return rng.choice([f'wds.to_tuple("__key__", "{field}")', f'wds.extract_keys("*__key__", "*{field}")'])
         return rng.choice(same)
+
+    def packed(self):
+        """Return a stage that packs sequences of up to 60 tokens."""
+        rng = self.rng
+        length, window = rng.choice([16, 50, 64, 200, 1000]), self.per_stream() * (self.streams or 1)
+        most = rng.choice(["", "", ", max_samples=3"])
+        ways = [
+            f'"concat", output="{rng.choice(["flat", "padded"])}"',
+            f'"window", window={window}, oversize="{rng.choice(["split", "truncate", "drop"])}"',
+            f'"window", window={window}, oversize="raise", handler=wds.ignore_and_continue',
+            f'output="samples", window={window}, oversize="drop"',
+            f'output="samples", window={window}, oversize="raise", handler=wds.ignore_and_stop',
+        ]
+        return f"wds.pack({length}, {rng.choice(ways)}{most})"
 
     def of_tuples(self):
         """Return a stage for tuples."""

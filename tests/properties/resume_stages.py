@@ -112,6 +112,12 @@ def doubled(value):
     return value + value[:1]
 
 
+def sequenced(sample):
+    """Return a sample with 0 to 60 tokens."""
+    number = number_of(sample)
+    return {**sample, "input_ids": [number + place for place in range(number % 61)]}
+
+
 def flat(item):
     """Return an item's name and number."""
     return name_of(item), number_of(item) % 1000

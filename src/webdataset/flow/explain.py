@@ -180,7 +180,7 @@ def format_bytes(size_bytes: int) -> str:
 
 _FLOW = re.compile(r"^\s*Flow:\s*(.+?)(?:\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"``(\w+)``")
-_BOUND_NAMES = ("bufsize", "size", "batchsize", "lookahead")  # attributes that bound what waits, in samples
+_BOUND_NAMES = ("bufsize", "size", "batchsize", "lookahead", "window")  # attributes that bound what waits, in samples
 _DEFAULTS = re.compile("(, )?(handler=reraise_exception|trust=None|partial=True|collation_fn=default_collation_fn)")
 _LONGEST_PART = 80  # characters of a stage in a line that shows all of them
 _REPLAYED = "unknown to this library: resumed by running the epoch again from its start"

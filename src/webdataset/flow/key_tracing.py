@@ -34,6 +34,8 @@ from webdataset.stages.base import (
 )
 from webdataset.stages.batch import Batched, Unbatched
 from webdataset.stages.mix import Mixture
+from webdataset.stages.packed_rows import PackedSample, Piece
+from webdataset.stages.packing import Pack
 from webdataset.stages.read_shards import ReadShards
 from webdataset.stages.sample_cache import Cached, LMDBCached
 from webdataset.stages.shuffle import sample_size_bytes
@@ -215,8 +217,8 @@ def _trace_stage(stage: Any, *, values: bool) -> Any:
         return unbatched
     if isinstance(stage, FilterFunction) and stage.f in _ONE_TO_ONE_FUNCTIONS:
         return TracedStage(stage) if values else PassItems(repr(stage))
-    if isinstance(stage, PassThroughStage):
-        return stage
+    if isinstance(stage, PassThroughStage | Pack):
+        return TracedPack(stage) if isinstance(stage, Pack) else stage
     if isinstance(stage, Cached | LMDBCached):
         raise UsageError(f"samples cannot be followed by their keys through {stage!r}, which keeps an order of its own")
     if isinstance(stage, Stage) and (stage.transparent or type(stage).begin is not Stage.begin):
@@ -454,6 +456,30 @@ class TracedStage(Stage):
 
     def __repr__(self) -> str:
         return repr(self.stage)
+
+
+class TracedPack(Pack):
+    """A stage that packs the values of traced items; a row was made of the samples of all its pieces.
+
+    Args:
+        stage: packs the values.
+    """
+
+    def __init__(self, stage: Pack) -> None:
+        vars(self).update(vars(stage))
+
+    def measure(self, sample: object) -> PackedSample:
+        """Measure the value of an item."""
+        return super().measure(cast("TracedItem", sample).value)._replace(sample=sample)
+
+    def make_row(self, pieces: Sequence[Piece]) -> TracedItem:
+        """Return a row of the values, and the samples of all pieces."""
+        items = [cast("TracedItem", piece.content.sample) for piece in pieces]
+        values = [
+            piece._replace(content=piece.content._replace(sample=item.value))
+            for piece, item in zip(pieces, items, strict=True)
+        ]
+        return TracedItem([source for item in items for source in item.sources], super().make_row(values))
 
 
 class TracedFunction:

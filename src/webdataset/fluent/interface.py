@@ -283,6 +283,16 @@ class FluidInterface:
         """
         return self.compose(filters.block_shuffle(size, **kw))
 
+    def pack(self, max_tokens: int, how: str = "window", **kw: Any) -> Self:
+        """Pack sequences of different lengths into rows of ``max_tokens`` tokens.
+
+        Args:
+            max_tokens: tokens in a row.
+            how: ``"window"``: whole samples, chosen so that little is padded; ``"concat"``: cut where a row is full.
+            **kw: ``tokens``, ``also``, ``pad_id``, ``output`` and others; see :func:`webdataset.filters.pack`.
+        """
+        return self.compose(filters.pack(max_tokens, how, **kw))
+
     def map(
         self,
         f: Callable[..., Any],

@@ -3,6 +3,7 @@
 import itertools
 import json
 import pickle
+import zlib
 
 import pytest
 
@@ -19,6 +20,16 @@ TOPOLOGIES = [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2), (4, 2), (6, 4)]
 def key(sample):
     """Tell a sample by its key alone."""
     return sample["__key__"]
+
+
+def tokenized(sample):
+    """Return a sample with up to 40 tokens."""
+    return {**sample, "input_ids": list(range(zlib.crc32(sample["__key__"].encode()) % 41))}
+
+
+def packed_keys(row):
+    """Tell a row by the keys and tokens of its pieces."""
+    return [*row["__keys__"], *row["input_ids"].tolist()]
 
 
 def doubled(source):
@@ -49,6 +60,18 @@ PIPELINES = {
         .batched(2, collation_fn=None)
         .map(tuple)
         .elastic(6)
+    ),
+    "packed": lambda urls: (
+        wds.WebDataset(urls, seed=1)
+        .shuffle(6)
+        .map(tokenized)
+        .pack(16, window=40)
+        .shuffle(9)
+        .map(packed_keys)
+        .elastic(6)
+    ),
+    "packed in a row": lambda urls: (
+        wds.WebDataset(urls, seed=1).shuffle(6).map(tokenized).pack(16, "concat").map(packed_keys).elastic(6)
     ),
     "unbatched": lambda urls: keyed(wds.WebDataset(urls, seed=1).shuffle(6).listed(3).unlisted().shuffle(12)),
     "filtered": lambda urls: keyed(

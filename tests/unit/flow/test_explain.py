@@ -280,7 +280,7 @@ def test_all_stages_of_the_package_say_how_they_flow():
     makers = [
         wds.map(len), wds.map_dict(a=len), wds.map_tuple(len), wds.select(len), wds.rsample(0.5), wds.slice(3),
         wds.shuffle(5), wds.detshuffle(5), wds.block_shuffle(5), wds.batched(5), wds.unbatched(), wds.listed(5),
-        wds.unlisted(), wds.decode(), wds.to_tuple("a"), wds.rename(a="b"), wds.info(), wds.Cached(),
+        wds.pack(5), wds.unlisted(), wds.decode(), wds.to_tuple("a"), wds.rename(a="b"), wds.info(), wds.Cached(),
         wds.interleaved(), wds.sibling_fields(), wds.map_with_rng(augment), wds.tarfile_to_samples(),
     ]  # fmt: skip
     for stage in makers:

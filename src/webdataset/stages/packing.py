@@ -1,0 +1,344 @@
+"""Packs sequences of different lengths into rows of one length (sequence packing).
+
+Theory. Between two rows the pieces that wait (:mod:`webdataset.stages.packed_rows`) are the whole state: each is
+written as the address of its sample and the range of its tokens, so a restored stage reads these samples again and
+cuts the same pieces. What a row holds follows from the lengths of the samples and their order; the state also has the
+sum of the lengths of the samples that wait, by which other lengths than when it was saved are seen.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import SupportsIndex
+
+from webdataset.core.distributed import StreamNumber
+from webdataset.core.error_handlers import Handler, count_drop, reraise_exception, should_continue
+from webdataset.core.errors import SampleError, StateMismatch, UsageError
+from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_object, as_text
+from webdataset.stages.address_codec import decode_addresses, encode_addresses
+from webdataset.stages.base import Fetch, Run, Sample, Stage, StageState, with_blame
+from webdataset.stages.packed_rows import (
+    PackedSample,
+    Piece,
+    PieceWindow,
+    TokenQueue,
+    WaitingPieces,
+    check_cost,
+    join_pieces,
+    read_columns,
+)
+
+_CHOICES = {
+    "how": ("window", "concat"),
+    "output": ("padded", "flat", "samples"),
+    "oversize": ("split", "truncate", "drop", "raise"),
+}
+WINDOW = 1536
+# of the pieces of one virtual stream; with fewer to choose from, rows are padded more
+LEAST_WINDOW = 32
+_END = object()
+# what a row has beside the fields of its samples
+_MADE = frozenset(["position_ids", "segment_ids", "cu_seqlens", "max_seqlen"])
+
+
+class PackState(StageState):
+    """What packing remembers: the pieces that wait.
+
+    Attributes:
+        waiting: pieces.
+        ended: a handler has ended the stage: nothing more is read.
+    """
+
+    plain = True
+
+    def __init__(self, stage: "Pack") -> None:
+        self._stage = stage
+        self.waiting = stage.start_waiting()
+        self.ended = False
+
+    def snapshot(self) -> JsonValue:
+        """Return the places of the pieces, and how long their samples are together."""
+        pieces = list(self.waiting)
+        return {
+            "ended": self.ended,
+            "tokens": sum(piece.content.length for piece in pieces),
+            "waiting": encode_addresses([piece.place() for piece in pieces]),
+        }
+
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
+        """Fetch the samples of the pieces again, and cut them.
+
+        Raises:
+            StateMismatch: they are longer or shorter than they were.
+        """
+        parts = as_object(state)
+        self.ended = bool(parts["ended"])
+        pieces = self._stage.cut_again(decode_addresses(as_text(parts["waiting"])), fetch)
+        if sum(piece.content.length for piece in pieces) != as_int(parts["tokens"]):
+            raise self._stage.mismatch()
+        for piece in pieces:
+            self.waiting.add(piece)
+
+
+class Pack(Stage[PackState]):
+    """Samples packed into rows; the arguments are those of :func:`pack`.
+
+    Args:
+        max_tokens: as there.
+        how: the same.
+        tokens: the same.
+        also: the same.
+        pad_id: the same.
+        output: the same.
+        cost: the same.
+        window: the same.
+        max_samples: the same.
+        oversize: the same.
+        handler: the same.
+
+    Raises:
+        UsageError: arguments that do not go together.
+    """
+
+    state_name = "Pack"
+
+    def __init__(
+        self,
+        max_tokens: int,
+        how: str,
+        *,
+        tokens: str,
+        also: Iterable[str] | Mapping[str, float],
+        pad_id: int,
+        output: str,
+        cost: Callable[[Sample], SupportsIndex] | None,
+        window: int | None,
+        max_samples: int | None,
+        oversize: str | None,
+        handler: Handler,
+    ) -> None:
+        whole = output == "samples"
+        self.max_tokens = max_tokens
+        self.how = how
+        self.tokens = tokens
+        self.output = output
+        self.cost = cost
+        self.window = WINDOW if window is None and how == "window" else window
+        self.max_samples = max_samples
+        self.oversize = oversize if oversize is not None else "raise" if whole else "split"
+        self.handler = handler
+        _check_choices(how=how, output=output, oversize=self.oversize)
+        _check_bounds(max_tokens=max_tokens, window=window, max_samples=max_samples)
+        if how == "concat" and window is not None:
+            raise UsageError("how='concat' joins samples as they come: window= is for how='window'")
+        fills = dict(also) if isinstance(also, Mapping) else dict.fromkeys([also] if isinstance(also, str) else also, 0)
+        if made := _MADE.intersection([tokens, *fills]) or {tokens}.intersection(fills):
+            raise UsageError(f"pack makes {', '.join(sorted(made))} itself: give tokens= and also= other fields")
+        if whole and (how == "concat" or self.oversize in ("split", "truncate") or fills):
+            raise UsageError(
+                "output='samples' gives whole samples: how='concat', also=, splitting and cutting need tokens"
+            )
+        if cost is not None and not whole:
+            raise UsageError("cost= measures whole samples: write output='samples', or leave cost= out")
+        # what stands in the padding, by field, that of the tokens first
+        self.fills = {tokens: pad_id, **fills}
+
+    def for_stream(self, stream: StreamNumber) -> "Pack":
+        """Return the stage of one stream: the windows of all streams together are as large as this one, or larger."""
+        part = copy.copy(self)
+        if self.window is not None:
+            part.window = min(self.window, max(LEAST_WINDOW, -(-self.window // stream.of)))
+        return part
+
+    def begin(self, run: Run) -> PackState:  # noqa: ARG002
+        """Return a state in which nothing waits."""
+        return PackState(self)
+
+    def start_waiting(self) -> WaitingPieces:
+        """Return what holds the pieces that wait."""
+        # a piece has at least one token
+        most = self.max_tokens if self.max_samples is None else self.max_samples
+        if self.window is None:
+            return TokenQueue(self.max_tokens, most)
+        return PieceWindow(self.max_tokens, most, self.window)
+
+    def flow(self, upstream: Iterator[object], state: PackState) -> Iterator[object]:
+        """Yield rows."""
+        waiting, over = state.waiting, False
+        while True:
+            while not (over or state.ended or waiting.is_ready()):
+                sample = next(upstream, _END)
+                if sample is _END:
+                    over = True
+                else:
+                    self._take_in(sample, state)
+            pieces = waiting.take_row()
+            if not pieces:
+                return
+            if state.origin is not None:
+                state.address = [piece.place() for piece in pieces]
+            try:
+                row = self.make_row(pieces)
+            except Exception as exn:  # noqa: BLE001  fields of samples that do not fit together: the handler decides
+                error = with_blame(exn, "pack", pieces[0].content.sample)
+                state.ended |= not should_continue(self.handler, error, "pack")
+                continue
+            yield row
+
+    def _take_in(self, sample: object, state: PackState) -> None:
+        """Let the pieces of a sample wait."""
+        try:
+            content = self.measure(sample)
+            ranges = self._cut(content)
+        except Exception as exn:  # noqa: BLE001  a field that cannot be packed, or user code: the handler decides
+            state.ended = not should_continue(self.handler, with_blame(exn, "pack", sample), "pack")
+            return
+        if not ranges:
+            count_drop("pack")
+        address = None if state.origin is None else state.origin()
+        for first, stop in ranges:
+            state.waiting.add(Piece(content, address, first, stop))
+
+    def measure(self, sample: object) -> PackedSample:
+        """Return a sample with its length.
+
+        Raises:
+            SampleError: it cannot be packed.
+        """
+        if not isinstance(sample, dict):
+            raise SampleError(f"pack takes samples that are dictionaries, and this is a {type(sample).__name__}")
+        if self.output == "samples":
+            length = len(read_columns(sample, [self.tokens])[self.tokens]) if self.cost is None else self.cost(sample)
+            return PackedSample(check_cost(length), {}, sample)
+        columns = read_columns(sample, list(self.fills))
+        return PackedSample(len(columns[self.tokens]), columns, sample)
+
+    def _cut(self, content: PackedSample) -> list[tuple[int, int]]:
+        """Return the ranges of tokens that are packed: none for a sample that is left out."""
+        length, most = content.length, self.max_tokens
+        if length <= most:
+            return [(0, length)] if length else []
+        if self.oversize == "raise":
+            others = "oversize='truncate', 'split' or 'drop'" if content.columns else "oversize='drop'"
+            raise SampleError(
+                f"a sample of {length} tokens does not fit into a row of {most}: raise max_tokens, or choose {others}"
+            )
+        if self.oversize == "drop":
+            return []
+        if self.oversize == "truncate":
+            return [(0, most)]
+        if self.window is None:
+            return [(0, length)]
+        return [(first, min(first + most, length)) for first in range(0, length, most)]
+
+    def make_row(self, pieces: Sequence[Piece]) -> object:
+        """Return a row.
+
+        Raises:
+            SampleError: the fields of its samples do not fit together.
+        """
+        if self.output == "samples":
+            return [piece.content.sample for piece in pieces]
+        return join_pieces(pieces, self.fills, self.max_tokens if self.output == "padded" else None)
+
+    def mismatch(self) -> StateMismatch:
+        """Return the error for samples that have other lengths than in the run that was saved."""
+        return StateMismatch(
+            "samples that wait to be packed have other lengths than when this state was saved: is the tokenizer, the "
+            "cost function or the data another one? Use the same, or begin the epoch again",
+            stage=repr(self),
+        )
+
+    def cut_again(self, places: Sequence[Address], fetch: Fetch) -> list[Piece]:
+        """Return pieces that waited, or stood in rows, once more.
+
+        Args:
+            places: what ``Piece.place`` returned.
+            fetch: gives samples by their addresses; each is asked for once.
+
+        Raises:
+            StateMismatch: a sample is shorter than it was.
+        """
+        found = [as_list(place) for place in places]
+        distinct = {repr(address): address for address, _, _ in found}
+        contents = dict(zip(distinct, map(self.measure, fetch(list(distinct.values()))), strict=True))
+        pieces = [
+            Piece(contents[repr(address)], address, as_int(first), as_int(stop)) for address, first, stop in found
+        ]
+        if any(piece.stop > piece.content.length for piece in pieces):
+            raise self.mismatch()
+        return pieces
+
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: object = None) -> list[object]:  # noqa: ARG002
+        """Make rows again, of samples that are fetched once for all of them."""
+        rows = [as_list(address) for address in addresses]
+        pieces = iter(self.cut_again([place for row in rows for place in row], fetch))
+        return [self.make_row([next(pieces) for _ in row]) for row in rows]
+
+    def __repr__(self) -> str:
+        named = {name: getattr(self, name) for name in ("tokens", "output", "window", "max_samples", "oversize")}
+        shown = [f"{name}={value!r}" for name, value in named.items() if value is not None]
+        return f"pack({self.max_tokens}, {self.how!r}, {', '.join(shown)})"
+
+
+def pack(
+    max_tokens: int,
+    how: str = "window",
+    *,
+    tokens: str = "input_ids",
+    also: Iterable[str] | Mapping[str, float] = (),
+    pad_id: int = 0,
+    output: str = "padded",
+    cost: Callable[[Sample], SupportsIndex] | None = None,
+    window: int | None = None,
+    max_samples: int | None = None,
+    oversize: str | None = None,
+    handler: Handler = reraise_exception,
+) -> Pack:
+    """Pack sequences of different lengths into rows of ``max_tokens`` tokens.
+
+    Args:
+        max_tokens: tokens in a row.
+        how: ``"window"``: whole samples, the oldest that waits and then the longest that fit; ``"concat"``: all tokens,
+            cut where a row is full.
+        tokens: field with the tokens: a list, array or tensor ``[N]`` of whole numbers.
+        also: fields with a value for each token (``[N]`` or ``[N, ...]``); as a dictionary, their padding, else 0.
+        pad_id: what the padding of the tokens is.
+        output: ``"padded"``: dictionaries of arrays ``[max_tokens]``: tokens, ``also``, ``position_ids`` (int64, from 0
+            in each piece), ``segment_ids`` (int32, from 1; 0 is padding); ``"flat"``: the same without padding, and
+            ``cu_seqlens`` (int32, ``[pieces + 1]``) and ``max_seqlen``; ``"samples"``: lists of the samples.
+        cost: for ``output="samples"``: from a sample to its number of tokens; None is the length of ``tokens``.
+        window: samples that wait, from which rows are made; None is 1536. The streams of an elastic dataset share it,
+            with at least 32 each. Not with ``how="concat"``.
+        max_samples: most pieces in a row; None for no bound.
+        oversize: what becomes of a sample longer than a row: ``"split"`` into pieces, ``"truncate"``, ``"drop"``
+            (counted) or ``"raise"``. None splits tokens, and raises for whole samples.
+        handler: asked about a sample that cannot be packed.
+
+    Returns:
+        A stage. Rows have ``__keys__``, that of each piece. Samples without tokens are left out (counted as dropped).
+
+    Raises:
+        UsageError: arguments that do not go together.
+        SampleError: fields that are missing or do not fit (when it runs).
+
+    Flow: rows follow from the order and the lengths of the samples; holds ``window`` samples, or those of one row where
+    all tokens are joined; resumes exactly.
+    """
+    return Pack(
+        max_tokens, how, tokens=tokens, also=also, pad_id=pad_id, output=output, cost=cost, window=window,
+        max_samples=max_samples, oversize=oversize, handler=handler,
+    )  # fmt: skip
+
+
+def _check_choices(**given: str) -> None:
+    """Raise UsageError where an argument is none of its choices."""
+    for name, value in given.items():
+        if value not in _CHOICES[name]:
+            raise UsageError(f"{name}={value!r}: there are {', '.join(map(repr, _CHOICES[name]))}")
+
+
+def _check_bounds(**bounds: int | None) -> None:
+    """Raise UsageError where a bound is no whole number of at least 1."""
+    for name, bound in bounds.items():
+        if bound is not None and (not isinstance(bound, int) or bound < 1):
+            raise UsageError(f"{name} is {bound!r}: it is a whole number, at least 1")
