@@ -1,6 +1,6 @@
 # Build, test and lint. Every target makes what it needs; a machine with Python 3.11+, make and a C compiler is enough.
 PYTHON ?= python3
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # some tests wait for servers most of their time
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 3) # many tests wait for servers most of their time
 BIN := .venv/bin
 PIP = $(1)/bin/python -m pip install -q -c constraints.txt
 PYTEST = $(BIN)/python -m pytest

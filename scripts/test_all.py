@@ -42,17 +42,20 @@ WAITING = [
     )
 ]  # fmt: skip
 # The subject of these is the same on every Python: scripts and texts of this repository, the files that are released,
-# a page in a browser, shells, type checkers, and what the published versions do, which run on the oldest Python. What
+# a page in a browser, shells, type checkers, a simulation, and what the published versions do, which run on the oldest
+# Python. What
 # reads and writes archives beside the tools and Python's tarfile runs (tests/oracle), so do the blocks of the pages.
 SAME_EVERYWHERE = [
     f"--ignore=tests/{name}.py"
     for name in (
-        "compat/test_typed", "docs/test_agents", "docs/test_bench", "docs/test_laws", "docs/test_module_names",
-        "docs/test_mutants", "docs/test_pictures", "docs/test_prose_commands", "docs/test_structure",
-        "e2e/test_completion", "e2e/test_loader_bench", "e2e/test_release", "e2e/test_view_browser",
+        "compat/test_typed", "docs/test_agents", "docs/test_bench", "docs/test_expected_skips", "docs/test_laws",
+        "docs/test_module_names", "docs/test_mutants", "docs/test_pictures", "docs/test_prose_commands",
+        "docs/test_structure", "e2e/test_completion", "e2e/test_demo", "e2e/test_demo_killed",
+        "e2e/test_loader_bench", "e2e/test_release", "e2e/test_view_browser",
         "oracle/test_filters_differential", "oracle/test_fuzz_differential", "oracle/test_pipelines_differential",
         "oracle/test_shardlists_differential", "oracle/test_specs_differential", "oracle/test_stage_lists",
-        "oracle/test_tenbin_differential", "oracle/test_wids_differential",
+        "oracle/test_tenbin_differential", "oracle/test_wids_differential", "unit/cluster/test_training_forecast",
+        "unit/support/test_failed_tests",
     )
 ]  # fmt: skip
 # What reads shards in ways of its own.
