@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
@@ -285,6 +285,8 @@ def test_rates_are_kept(tmp_path):
         TrainingRates.load(str(path))
 
 
+# some take half a second
+@settings(max_examples=30)
 @given(
     hosts=st.integers(1, 80),
     requests=st.integers(1, 60),
