@@ -122,7 +122,7 @@ class Conversion:
             literal = find_literal(source)
             return [literal] if literal else list(expand_urls(source, storage_options=self.storage_options))
         if kind == "mds":
-            return [os.path.join(source, "index.json")]  # noqa: PTH118  bytes of names stay
+            return [literal_path(os.path.join(source, "index.json"))]  # noqa: PTH118  bytes of names stay
         files = [str(each) for each in Path(source).iterdir() if choose_kind(each.name) == kind]
         found = sorted(literal_path(path) for path in files if not is_device(path))
         if not found:

@@ -9,6 +9,7 @@ column stays bytes under ``.pkl``.
 import functools
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -30,8 +31,9 @@ _DTYPES: Final = {
     0x41: "int64", 0x12: "float16", 0x22: "float32", 0x42: "float64",
 }  # fmt: skip
 _LENGTHS: Final = ("B", "H", "I", "Q")
-_FILES: Final = {"jpeg": "jpg", "png": "png", "json": "json", "pkl": "pkl"}
-_MODES: Final = ("1", "L", "LA", "RGB", "RGBA", "I;16")
+_IMAGES: Final = {"jpeg": "jpg", "png": "png"}
+_PLAIN: Final = ("json", "pkl")
+_PIXEL_BITS: Final = {"1": 1, "L": 8, "LA": 16, "RGB": 24, "RGBA": 32, "I;16": 16}
 _PIECE = 256 * 1024
 
 
@@ -83,6 +85,13 @@ def _check_size(value: object) -> int:
     return value
 
 
+def _check_names(value: object) -> list[str]:
+    """Return a list of names of an index. Raises ValueError: it is none."""
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"{value!r:.50} is no list of names")
+    return value
+
+
 def _parse_shard(entry: "dict[str, object]", url: str) -> MdsShard:
     if entry["format"] != "mds":
         raise FormatError(
@@ -97,8 +106,8 @@ def _parse_shard(entry: "dict[str, object]", url: str) -> MdsShard:
     if "://" in name or ".." in parts or "" in parts or ":" in parts[0] or name == "-":
         raise FormatError(f"the index names a file outside of its folder: {name[:200]!r}", url=url)
     columns = zip(
-        cast("list[str]", entry["column_names"]),
-        cast("list[str]", entry["column_encodings"]),
+        _check_names(entry["column_names"]),
+        _check_names(entry["column_encodings"]),
         [None if size is None else _check_size(size) for size in cast("list[object]", entry["column_sizes"])],
         strict=True,
     )
@@ -264,9 +273,12 @@ def _find_decoder(name: str, encoding: str, url: str) -> Callable[[bytes], objec
     if kind in _NUMBERS:
         # the whole piece must be one number
         return lambda piece: struct.unpack("<" + _NUMBERS[kind], piece)[0]
-    if kind in _FILES:
-        return lambda piece: Content.make(piece, guess_extension(piece) or _FILES[kind])
-    if kind == "ndarray":
+    if kind in _IMAGES:
+        # the writer takes the bytes of any file for an image
+        return lambda piece: Content.make(piece, guess_extension(piece) or _IMAGES[kind])
+    if kind in _PLAIN:
+        return lambda piece: Content.make(piece, kind)
+    if kind == "ndarray" and re.fullmatch(r"(?:\w+(?::\d+(?:,\d+)*)?)?", rest, re.ASCII):
         dtype, _, shape = rest.partition(":")
         return functools.partial(_decode_array, dtype, tuple(map(int, shape.split(","))) if shape else None)
     raise SampleError(
@@ -298,11 +310,15 @@ def _decode_image(piece: bytes) -> Content:
 
     width, height, length = struct.unpack_from("<3I", piece)
     mode = piece[12 : 12 + length].decode("ascii")
-    if mode not in _MODES:
+    if mode not in _PIXEL_BITS:
         raise ValueError(f"PNG has no images of the mode {mode!r}")
+    pixels = piece[12 + length :]
+    # Pillow reserves the memory before it counts the bytes
+    if not pixels or len(pixels) != (width * _PIXEL_BITS[mode] + 7) // 8 * height:
+        raise ValueError(f"{len(pixels)} bytes are no image {mode} of {width} x {height} pixels")
     images = require("PIL.Image", extra="images", purpose="reading the encoding 'pil' of MDS")
     file = io.BytesIO()
-    images.frombytes(mode, (width, height), piece[12 + length :]).save(file, "PNG")
+    images.frombytes(mode, (width, height), pixels).save(file, "PNG")
     return Content.make(file.getvalue(), "png")
 
 

@@ -1,8 +1,11 @@
 """Datasets of MosaicML Streaming, as its own writer (0.13.0) wrote those in mds_recorded.tar.gz."""
 
 import decimal
+import io
+import itertools
 import json
 import shutil
+import struct
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -13,6 +16,7 @@ from PIL import Image
 
 from webdataset.codecs.numpy_arrays import npy_loads
 from webdataset.core.errors import FormatError, SampleError, Truncated, UnsafeSpec
+from webdataset.reshaping.conversion import Conversion
 from webdataset.reshaping.field_values import RowConverter
 from webdataset.reshaping.mds import read_index, read_mds
 
@@ -133,6 +137,9 @@ def test_files_elsewhere_are_refused(recorded, name):
         (lambda shard, _: shard.update(column_sizes=["8", *shard["column_sizes"][1:]]), "no number of bytes"),
         (lambda shard, _: shard.update(column_sizes=[-8, *shard["column_sizes"][1:]]), "no number of bytes"),
         (lambda shard, _: shard["raw_data"].update(bytes="many"), "no number of bytes"),
+        (lambda shard, _: shard.update(column_names=[1, *shard["column_names"][1:]]), "no list of names"),
+        (lambda shard, _: shard.update(column_encodings=[["int"], *shard["column_encodings"][1:]]), "no list of names"),
+        (lambda shard, _: shard.update(column_encodings="int"), "no list of names"),
         (lambda shard, _: shard["raw_data"].update(hashes={"sha1": 3}), "is damaged"),
     ],
 )
@@ -156,6 +163,65 @@ def test_unknown_encoding_is_refused_by_name(recorded):
     with pytest.raises(SampleError, match=r"'a' has the encoding 'list\[jpeg\]'.*--columns"):
         samples(folder)
     assert len(samples(folder, columns=("b",))) == 5
+    change(
+        folder, lambda shard, _: shard.update(column_encodings=["ndarray:uint8:2,x", *shard["column_encodings"][1:]])
+    )
+    with pytest.raises(SampleError, match=r"'a' has the encoding 'ndarray:uint8:2,x'"):
+        samples(folder)
+
+
+def write_column(folder, encoding, values):
+    """Write a dataset of one column of variable size."""
+    pieces = [struct.pack("<I", len(value)) + value for value in values]
+    start = 4 + 4 * (len(values) + 1)
+    offsets = itertools.accumulate(map(len, pieces), initial=start)
+    content = struct.pack(f"<{len(values) + 2}I", len(values), *offsets) + b"".join(pieces)
+    file = {"basename": "shard.00000.mds", "bytes": len(content), "hashes": {}}
+    shard = {
+        "column_encodings": [encoding], "column_names": ["v"], "column_sizes": [None], "compression": None,
+        "format": "mds", "hashes": [], "raw_data": file, "samples": len(values), "zip_data": None,
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "shard.00000.mds").write_bytes(content)
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
+
+
+def test_json_that_begins_like_a_file_stays_json(tmp_path):
+    """What a JSON text says does not choose another extension; a file under an image's encoding does."""
+    write_column(tmp_path / "a", "json", [b'"abcftyp"', b'"abcftypavif"', b"[1]"])
+    assert {name for each in samples(tmp_path / "a") for name in each.fields} == {"v.json"}
+    write_column(tmp_path / "b", "jpeg", [b"GIF89a", b"\xff\xd8\xff", b"?"])
+    assert [each.fields for each in samples(tmp_path / "b")] == [("v.gif",), ("v.jpg",), ("v.jpg",)]
+
+
+@pytest.mark.limited
+@pytest.mark.parametrize("size", [(60_000, 60_000), (2**32 - 1, 1), (2**32 - 1, 0), (0, 0), (1, 1)])
+def test_an_image_has_the_pixels_that_it_says(tmp_path, size):
+    """A few bytes cannot stand for an image of gigabytes: none is made before they are compared."""
+    pixels = b"x" if size[1] else b""
+    write_column(tmp_path, "pil", [struct.pack("<3I", *size, 3) + b"RGB" + pixels])
+    with pytest.raises(FormatError, match=f"are no image RGB of {size[0]} x {size[1]} pixels"):
+        samples(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "RGB", "RGBA", "I;16"])
+def test_images_of_every_mode(tmp_path, mode):
+    """Rows that do not end on a byte, and pixels of several bytes, come back as they are."""
+    image = Image.effect_noise((9, 3), 60).convert("L" if mode == "I;16" else mode)
+    if mode == "I;16":
+        image = Image.frombytes("I;16", (9, 3), bytes(range(54)))
+    head = struct.pack("<3I", 9, 3, len(mode)) + mode.encode()
+    write_column(tmp_path, "pil", [head + image.tobytes()])
+    found = Image.open(io.BytesIO(samples(tmp_path)[0].payload("v.png")))
+    assert (found.mode, found.size, found.tobytes()) == (mode, (9, 3), image.tobytes())
+
+
+def test_a_folder_called_like_a_command(tmp_path, monkeypatch):
+    """The name of a folder that was found is a path, whatever it looks like."""
+    monkeypatch.chdir(tmp_path)
+    write_column(Path("pipe:touch made; cat x"), "json", [b"1"])
+    assert len(list(Conversion(RowConverter()).read(["pipe:touch made; cat x"]))) == 1
+    assert not Path("made").exists()
 
 
 @pytest.mark.parametrize("name", ["shake_128", "VERSION", "algorithms_available", "no such"])
