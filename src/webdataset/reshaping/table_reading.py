@@ -201,7 +201,7 @@ def find_reader(name: str, kind: "pa.DataType", feature: object, url: str, class
     hint, classes = str(told.get("_type", "")), told.get("names")
     if hint == "ClassLabel" and class_names and types.is_integer(kind) and isinstance(classes, list):
         return functools.partial(_name_classes, classes)
-    if types.is_struct(kind) and (hint in MEDIA or sorted(each.name for each in kind) == ["bytes", "path"]):
+    if types.is_struct(kind) and (hint in MEDIA or _is_file(kind)):
         return lambda array: [None if file is None else _read_file(file, name, url) for file in array.to_pylist()]
     shape = _find_shape(kind, told)
     problem = _find_problem(kind) if shape is None else None
@@ -214,6 +214,18 @@ def find_reader(name: str, kind: "pa.DataType", feature: object, url: str, class
     if shape is not None:
         return functools.partial(_read_arrays, name, *shape)
     return _read_texts if _is_text_only(kind) else _read_floats if types.is_floating(kind) else _read_values
+
+
+def _is_file(kind: "pa.DataType") -> bool:
+    """Tell whether a struct is a file; one of a path and a number of bytes is none."""
+    types = load_arrow().types
+    tests = {
+        "bytes": (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_null),
+        "path": (types.is_string, types.is_large_string, types.is_string_view, types.is_null),
+    }
+    return sorted(each.name for each in kind) == [*tests] and all(
+        any(test(each.type) for test in tests[each.name]) for each in kind
+    )
 
 
 def _read_values(array: "pa.Array") -> Iterable[object]:
@@ -239,12 +251,22 @@ def _find_inner_reader(
         return _find_extension_reader(name, kind, feature, url, class_names)
     if pa.types.is_dictionary(kind):
         inner = find_reader(name, kind.value_type, feature, url, class_names)
-        return lambda array: inner(array.dictionary_decode())
+        return lambda array: inner(_unpack(lambda packed: packed.dictionary_decode(), array))
     if pa.types.is_run_end_encoded(kind):
         compute = load_arrow("pyarrow.compute")
         inner = find_reader(name, kind.value_type, feature, url, class_names)
-        return lambda array: inner(compute.run_end_decode(array))
+        return lambda array: inner(_unpack(compute.run_end_decode, array))
     return None
+
+
+def _unpack(decode: "Callable[[pa.Array], pa.Array]", array: "pa.Array") -> "pa.Array":
+    """Return the values of an array with a dictionary or runs, each as often as it stands there."""
+    pa = load_arrow()
+    try:
+        return decode(array)
+    except pa.ArrowNotImplementedError:
+        # pyarrow gathers no string_view and binary_view
+        return pa.array(array.to_pylist(), array.type.value_type)
 
 
 def _find_extension_reader(

@@ -522,6 +522,38 @@ def test_hf_documents_name_no_commands(tmp_path, monkeypatch):
             list(read_hf_dataset(".", None, RowConverter()))
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "field", "content"),
+    [
+        (pa.string_view(), "é", "x.txt", "é".encode()),
+        (pa.binary_view(), b"\xff", "x.bin", b"\xff"),
+        (pa.list_(pa.string_view()), ["a"], "x.json", b'["a"]'),
+        (pa.struct([("a", pa.string_view())]), {"a": "b"}, "x.json", b'{"a":"b"}'),
+    ],
+)
+def test_dictionaries_and_runs_of_views(tmp_path, kind, value, field, content):
+    """Types whose dictionaries and runs pyarrow does not expand itself are read too."""
+    values = pa.array([value, None], kind)
+    table = {
+        "x": pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, None], pa.int8()), values),
+        "y": pa.RunEndEncodedArray.from_arrays(pa.array([3, 4], pa.int32()), values),
+        "n": [0, 1, 2, 3],
+    }
+    with pa.ipc.new_file(tmp_path / "x.arrow", pa.table(table).schema) as file:
+        file.write_table(pa.table(table))
+    converter = RowConverter()
+    found = [each.payloads() for each in converter.convert(read_table(str(tmp_path / "x.arrow"), "arrow", converter))]
+    assert [each.get(field) for each in found] == [content, content, None, None]
+    assert [each.get(field.replace("x", "y", 1)) for each in found] == [content, content, content, None]
+
+
+def test_a_path_and_a_number_of_bytes_are_no_file(tmp_path):
+    """A struct says something of a file where its bytes are a number: nothing is opened."""
+    kind = pa.struct([("path", pa.string()), ("bytes", pa.int64())])
+    found = column([{"path": "no.png", "bytes": 5}], kind, tmp_path)
+    assert json.loads(found[0]["x.json"]) == {"path": "no.png", "bytes": 5}
+
+
 def test_tables_called_like_commands(tmp_path, monkeypatch):
     """A table whose name looks like a command is read as a file, in a folder and where it is named."""
     monkeypatch.chdir(tmp_path)
