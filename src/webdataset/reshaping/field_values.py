@@ -81,6 +81,16 @@ class Content(bytes):
         return made
 
 
+class PackedValue(NamedTuple):
+    """A list or dict that is msgpack, since its column can hold bytes, whether there are any in it or not.
+
+    Args:
+        value: the list or dict.
+    """
+
+    value: object
+
+
 def guess_extension(content: bytes) -> str | None:
     """Return the extension that the first bytes of a file show, or None.
 
@@ -104,7 +114,7 @@ def encode_value(column: str, value: object, name: str | None = None) -> tuple[s
 
     Args:
         column: the name of the column.
-        value: bytes, str, a number, a list or dict of these, or a numpy array.
+        value: bytes, str, a number, a list or dict of these, a :class:`PackedValue`, or a numpy array.
         name: the name of the field, where it is known; its extension can hold the value.
 
     Raises:
@@ -153,7 +163,10 @@ def _find_encoding(value: object) -> tuple[frozenset[str], str, Callable[..., by
         (isinstance(value, str), (TEXTS | JSONS, "txt", lambda text: text.encode("utf-8"))),
         (isinstance(value, bool | float), (JSONS, "json", json_value_dumps)),
         (isinstance(value, int), (NUMBERS | JSONS | {"count", "class"}, "cls", lambda number: b"%d" % number)),
-        (_has_bytes(value), (frozenset(("mp", "msg", "msgpack")), "mp", _encode_msgpack)),
+        (
+            isinstance(value, PackedValue) or _has_bytes(value),
+            (frozenset(("mp", "msg", "msgpack")), "mp", _encode_msgpack),
+        ),
         (isinstance(value, list | dict | tuple), (JSONS, "json", json_value_dumps)),
         (hasattr(value, "dtype"), (frozenset(("npy",)), "npy", _encode_array)),
     )
@@ -172,7 +185,7 @@ def _has_bytes(value: object) -> bool:
 def _encode_msgpack(value: object) -> bytes:
     from webdataset.codecs.msgpack_cbor import msgpack_dumps  # noqa: PLC0415  an extra
 
-    return msgpack_dumps(value)
+    return msgpack_dumps(value.value if isinstance(value, PackedValue) else value)
 
 
 def _encode_array(value: object) -> bytes:

@@ -22,6 +22,7 @@ from webdataset.reshaping.field_values import (
     SOUNDS,
     VIDEOS,
     Content,
+    PackedValue,
     Row,
     RowConverter,
     guess_extension,
@@ -213,14 +214,30 @@ def find_reader(name: str, kind: "pa.DataType", feature: object, url: str, class
         )
     if shape is not None:
         return functools.partial(_read_arrays, name, *shape)
+    if types.is_nested(kind) and _has_binary(kind):
+        return lambda array: (None if value is None else PackedValue(value) for value in array.to_pylist())
     return _read_texts if _is_text_only(kind) else _read_floats if types.is_floating(kind) else _read_values
+
+
+def _has_binary(kind: "pa.DataType") -> bool:
+    types = load_arrow().types
+    if types.is_nested(kind):
+        return any(_has_binary(kind.field(number).type) for number in range(kind.num_fields))
+    if types.is_dictionary(kind):
+        return _has_binary(kind.value_type)
+    return bool(types.is_fixed_size_binary(kind)) or any(test(kind) for test in _binary_tests())
+
+
+def _binary_tests() -> "tuple[Callable[[pa.DataType], bool], ...]":
+    types = load_arrow().types
+    return types.is_binary, types.is_large_binary, types.is_binary_view
 
 
 def _is_file(kind: "pa.DataType") -> bool:
     """Tell whether a struct is a file; one of a path and a number of bytes is none."""
     types = load_arrow().types
     tests = {
-        "bytes": (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_null),
+        "bytes": (*_binary_tests(), types.is_null),
         "path": (types.is_string, types.is_large_string, types.is_string_view, types.is_null),
     }
     return sorted(each.name for each in kind) == [*tests] and all(

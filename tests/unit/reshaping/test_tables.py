@@ -554,6 +554,26 @@ def test_a_path_and_a_number_of_bytes_are_no_file(tmp_path):
     assert json.loads(found[0]["x.json"]) == {"path": "no.png", "bytes": 5}
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(pa.binary()), [[b"a"], [], [None]]),
+        (pa.list_(pa.struct([("bytes", pa.binary()), ("path", pa.string())])), [[{"bytes": b"a", "path": "a"}], []]),
+        (pa.struct([("a", pa.list_(pa.binary(1)))]), [{"a": [b"x"]}, {"a": None}]),
+        (pa.map_(pa.string(), pa.large_binary()), [[("a", b"x")], []]),
+    ],
+)
+def test_a_column_that_can_hold_bytes_is_one_field(tmp_path, kind, values):
+    """The type chooses the extension, so a row whose list is empty has the same field as the others."""
+    table = pa.table({"x": pa.array([*values, None], kind), "n": range(len(values) + 1)})
+    found = [fields for _, fields in convert(table, tmp_path)]
+    assert [list(fields) for fields in found] == [*([["x.mp", "n.cls"]] * len(values)), ["n.cls"]]
+    assert [msgpack_loads(fields["x.mp"]) for fields in found[:-1]] == [
+        [list(part) if isinstance(part, tuple) else part for part in value] if isinstance(value, list) else value
+        for value in values
+    ]
+
+
 def test_tables_called_like_commands(tmp_path, monkeypatch):
     """A table whose name looks like a command is read as a file, in a folder and where it is named."""
     monkeypatch.chdir(tmp_path)
