@@ -64,9 +64,11 @@ class Content(bytes):
 
     Attributes:
         extension: such as ``txt``.
+        field: the name of its field, where the table says it.
     """
 
     extension: str = "bin"
+    field: str | None = None
 
     @classmethod
     def make(cls, content: bytes, extension: str) -> "Content":
@@ -324,7 +326,7 @@ class RowConverter:
             if _RESERVED.fullmatch(new):
                 self.left_out.add(column)
                 continue
-            name = None if column in self._news else row.names.get(column)
+            name = None if column in self._news else row.names.get(column, getattr(value, "field", None))
             found = encode_value(new, value, name)
             if found is None:
                 continue

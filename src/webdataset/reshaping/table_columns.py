@@ -270,7 +270,8 @@ def make_schema(columns: Iterable[TableColumn]) -> "pa.Schema":
 
 
 def _make_field(column: TableColumn) -> "pa.Field":
-    told = {"webdataset": column.fields[0]} if column.hf_type is None else None
+    files = {"webdataset_files": json.dumps(column.fields)}
+    told = {"webdataset": column.fields[0]} if column.hf_type is None else files
     return load_arrow().field(column.name, column.kind, metadata=told)
 
 

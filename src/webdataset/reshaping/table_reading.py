@@ -148,7 +148,7 @@ def _read_batches(
     class_names: bool,
     features: Features | None,
 ) -> Iterator[Row]:
-    found = features or _find_features(schema)
+    pa, found = load_arrow(), features or _find_features(schema)
     converter.check_columns(schema.names, url)
     readers: list[tuple[int, str, ColumnReader]] = []
     names: dict[str, str] = {}
@@ -156,7 +156,11 @@ def _read_batches(
         if not converter.wants(column.name):
             continue
         feature = found.get(column.name)
-        readers.append((number, column.name, find_reader(column.name, column.type, feature, url, class_names)))
+        reader = find_reader(column.name, column.type, feature, url, class_names)
+        files = (column.metadata or {}).get(b"webdataset_files")
+        if files is not None and pa.types.is_struct(column.type):
+            reader = functools.partial(_name_files, reader, frozenset(json.loads(files)))
+        readers.append((number, column.name, reader))
         told = (column.metadata or {}).get(b"webdataset")
         if told is not None:
             names[column.name] = told.decode("utf-8")
@@ -173,6 +177,16 @@ def _read_batches(
                 row = dict(zip((name for _, name, _ in readers), values, strict=True))
                 yield Row(url, f"row {start + first + index}", row, names)
         start += batch.num_rows
+
+
+def _name_files(reader: ColumnReader, fields: frozenset[str], array: "pa.Array") -> Iterator[object]:
+    """Yield the files of a column that our writer made, with the fields that their paths name."""
+    paths = array.field("path").to_pylist()
+    for value, path in zip(reader(array), paths, strict=True):
+        field = str(path).partition(".")[2]
+        if isinstance(value, Content) and field in fields:
+            value.field = field
+        yield value
 
 
 def _find_features(schema: "pa.Schema") -> Features:

@@ -574,6 +574,28 @@ def test_a_column_that_can_hold_bytes_is_one_field(tmp_path, kind, values):
     ]
 
 
+@pytest.mark.parametrize("target", ["x.parquet", "x.arrow", "hf"])
+def test_files_keep_the_names_of_their_fields(tmp_path, target):
+    """A field comes back under its own name where its bytes show another format, as files from the web often do."""
+    samples = [
+        sample("a", image__jpeg=JPG, img=PNG, x__avi=b"RIFF"), sample("b/c", image__jpeg=PNG, img=b"junk"),
+        sample("d", image__webp=JPG),
+    ]  # fmt: skip
+    columns, rest = infer_columns(iter(samples))
+    assert [column.hf_type for column in columns] == ["Image", "Image", "Video"]
+    place = str(tmp_path / target)
+    if target == "hf":
+        write_hf_folder(rest, columns, place)
+    else:
+        with TableWriter(place, "parquet" if "parquet" in target else "arrow", columns) as writer:
+            for each in rest:
+                writer.write(each)
+    found = list(Conversion(RowConverter()).read([place]))
+    assert [(each.key, each.payloads()) for each in found] == [(each.key, each.payloads()) for each in samples]
+    renamed = Conversion(RowConverter(rename={"picture": "image"})).read([place])
+    assert [each.fields[0] for each in renamed] == ["picture.jpg", "picture.png", "picture.jpg"]
+
+
 def test_tables_called_like_commands(tmp_path, monkeypatch):
     """A table whose name looks like a command is read as a file, in a folder and where it is named."""
     monkeypatch.chdir(tmp_path)
