@@ -6,10 +6,12 @@ shard decide the features: they must have the same fields, and values whose type
 JSON, arrays, msgpack and CBOR of every sample are decoded, and must fit the features: what is missing becomes None,
 what is new is dropped.
 
-Types are told by words: ``null bool int float str bytes``, ``{field: type}`` for objects, ``[type]`` for lists.
+Types are told by words: ``null bool int float str bytes``, ``nan`` for numbers that are not finite, ``{field: type}``
+for objects, ``[type]`` for lists.
 """
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from webdataset.codecs.compression import decompress
@@ -19,6 +21,8 @@ from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.tar.walker import MemberPosition
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from webdataset.inspection.findings import ShardResult
 
 _FIRST: Final = 5
@@ -26,16 +30,21 @@ _COMPRESSION: Final = frozenset(["gz", "bz2", "xz", "zst"])
 _TEXTS: Final = frozenset(["txt", "text", "transcript"])
 _NUMBERS: Final = frozenset(["cls", "cls2", "index", "inx", "id"])
 _JSON: Final = frozenset(["json", "jsn"])
-_OTHERS: Final = frozenset(["mp", "msg", "npy", "npz", "cbor", "ten", "tb"])
-_DECODED: Final = _TEXTS | _NUMBERS | _JSON | _OTHERS
+_TENSORS: Final = frozenset(["ten", "tb"])
+_OTHERS: Final = frozenset(["mp", "msg", "npy", "npz", "cbor"])
+_DECODED: Final = _TEXTS | _NUMBERS | _JSON | _OTHERS | _TENSORS
 _INT64: Final = 1 << 63
+_ARRAYS: Final = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()  # noqa: SIM905
+)
+_TIMES: Final = tuple(f"64[{unit}]" for unit in ("s", "ms", "us", "ns"))
 
 
 class _Conflict(Exception):
     """Types that Arrow does not merge."""
 
 
-def find_type(value: Any) -> Any:  # noqa: PLR0911  one line a type
+def find_type(value: Any) -> Any:
     """Return the type that Arrow finds for a value.
 
     Args:
@@ -44,28 +53,48 @@ def find_type(value: Any) -> Any:  # noqa: PLR0911  one line a type
     Raises:
         _Conflict: it finds none.
     """
-    if value is None:
-        return "null"
-    if isinstance(value, (bool, float, str, bytes)):
-        return type(value).__name__
-    if isinstance(value, int):
-        if not -_INT64 <= value < _INT64:
-            raise _Conflict(f"{value} does not fit 64 bits")
-        return "int"
     if isinstance(value, dict):
+        for name in value:
+            _find_text_type(str(name))
         return {str(name): find_type(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
         merged: Any = "null"
         for each in value:
             merged = merge_types(merged, find_type(each), numbers=True)
         return [merged]
-    dtype = getattr(value, "dtype", None)
-    if dtype is not None:
-        found: Any = str(dtype)
-        for _ in range(value.ndim):
-            found = [found]
-        return found
+    return _find_plain_type(value) if getattr(value, "dtype", None) is None else _find_array_type(value)
+
+
+def _find_plain_type(value: object) -> str:
+    """Return the type of a value without others in it. Raises _Conflict: Arrow holds no such value."""
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return _find_text_type(value)
+    if isinstance(value, float):
+        return "float" if math.isfinite(value) else "nan"
+    if isinstance(value, int) and not -_INT64 <= value < _INT64:
+        raise _Conflict(f"{value} does not fit 64 bits")
     return type(value).__name__
+
+
+def _find_text_type(value: str) -> str:
+    """Return the type of a text. Raises _Conflict: half of a pair of surrogates is in it, as JSON may have it."""
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise _Conflict(f"the text {value[:50]!r} cannot be UTF-8")
+    return "str"
+
+
+def _find_array_type(array: "np.ndarray") -> object:
+    """Return the type of an array. Raises _Conflict: Arrow has none for its elements."""
+    # a single number has no byte order to Arrow
+    dtype = array.dtype if array.ndim else array.dtype.newbyteorder("=")
+    found: object = str(dtype)
+    if found not in _ARRAYS and dtype.kind not in "SU" and not str(dtype).endswith(_TIMES):
+        raise _Conflict(f"Arrow holds no arrays of {str(dtype)[:80]}")
+    for _ in range(array.ndim):
+        found = [found]
+    return found
 
 
 def merge_types(one: Any, other: Any, *, numbers: bool = False) -> Any:
@@ -79,6 +108,7 @@ def merge_types(one: Any, other: Any, *, numbers: bool = False) -> Any:
     Raises:
         _Conflict: there is none.
     """
+    one, other = ("float" if each == "nan" else each for each in (one, other))
     if other in (one, "null"):
         return one
     if one == "null":
@@ -113,8 +143,13 @@ def find_loss(feature: Any, found: Any) -> str | None:
     Raises:
         _Conflict: it does not fit.
     """
+    if found == "nan" and feature == "int":
+        raise _Conflict("a number that is not finite where the first samples have int")
+    found = "float" if found == "nan" else found
     if found in ("null", feature):
         return None
+    if feature == "bool" and found not in ("int", "float"):
+        return f"{show_type(found)} becomes true or false"
     if isinstance(feature, dict) and isinstance(found, dict):
         new = [name for name in found if name not in feature]
         lost = f"{', '.join(map(repr, new))} is dropped" if new else None
@@ -166,7 +201,7 @@ class HuggingFaceProfile(TarfileProfile):
         if field in self._fields:
             self._refuse("the field stands twice in the sample", place.offset, name)
         self._fields[field] = place
-        if not place.size and _split(name)[0] in _DECODED - _TEXTS:
+        if not place.size and _split(name)[0] in _DECODED - _TEXTS - _TENSORS:
             self._refuse("the field has no bytes, and does not decode", place.offset, name)
 
     def wants_payload(self, place: MemberPosition) -> bool:

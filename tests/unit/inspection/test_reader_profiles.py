@@ -1,5 +1,6 @@
 """What profiles predict of every shape; ``make interop`` compares it with the readers themselves."""
 
+import numpy as np
 import pytest
 
 import webdataset as wds
@@ -103,8 +104,31 @@ def test_types_of_values():
             merge_types(one, other)
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["\ud800", {"\udfff": 1}, ["a\ud800"], 1 << 63]
+    + [np.zeros(2, dtype) for dtype in (">i4", ">f8", "c8", "V3", "M8[D]", "M8[h]", "m8[D]", [("a", "i4")])],
+)
+def test_values_that_arrow_does_not_hold(value):
+    """Halves of surrogate pairs, complex numbers, other byte orders, days and records are refused."""
+    with pytest.raises(Exception, match=r"cannot be UTF-8|Arrow holds no arrays of|does not fit 64 bits"):
+        find_type(value)
+
+
+def test_arrays_that_arrow_holds():
+    """Numbers, texts and times of a resolution that Arrow has; a single number has no byte order."""
+    kinds = ["?", "i1", "u8", "f2", "f8", "M8[s]", "m8[ns]", "U3", "S3"]
+    assert all(find_type(np.zeros((2, 2), kind)) == [[str(np.dtype(kind))]] for kind in kinds)
+    assert find_type(np.zeros((), ">i4")) == "int32"
+
+
 def test_what_is_lost_of_later_values():
     """New names are dropped, fractions become whole numbers, texts stay; what does not fit raises."""
+    assert find_type([float("nan"), float("inf"), 1]) == ["float"]
+    assert find_loss("float", find_type(float("nan"))) is None
+    assert find_loss("bool", "str") == "str becomes true or false"
+    with pytest.raises(Exception, match="not finite where the first samples have int"):
+        find_loss("int", find_type(float("nan")))
     assert find_loss({"a": "int"}, {"a": "int"}) is None
     assert find_loss({"a": "int", "b": "str"}, {"a": "null"}) is None
     assert find_loss({"a": "int"}, {"a": "int", "b": "str"}) == "'b' is dropped"
