@@ -109,6 +109,31 @@ def test_load_dataset(here):
     assert b"--split" in run_wds("convert", "lines", "--from", "hf", "-o", "m.tar", status=2, cwd=here).stderr
 
 
+def test_load_dataset_of_other_builders(here):
+    """Tables whose features are not known before they are read, and shards, whose samples differ in their order."""
+    for name in ("table", "lines", "shards"):
+        (here / name).mkdir()
+    (here / "table" / "train.csv").write_text('a,b\n1,x\n2,"y,z"\n')
+    (here / "lines" / "train.txt").write_text("one\ntwo\n")
+    with TarWriter(str(here / "shards" / "train-0.tar")) as sink:
+        for number in range(3):
+            sink.write({"__key__": f"k{number}", "cls": number, "json": {"x": 1}})
+    wanted = {"table": (["-f", "a.cls", "-f", "b.txt"], b"1x2y,z"), "lines": (["-f", "text"], b"onetwo")}
+    wanted["shards"] = (["-f", "cls", "-f", "json"], b'0{"x":1}1{"x":1}2{"x":1}')
+    for name, (fields, content) in wanted.items():
+        run_wds("convert", name, "--from", "hf", "--split", "train", "-o", f"{name}.tar", cwd=here)
+        assert run_wds("cat", *fields, f"{name}.tar", cwd=here).stdout == content
+
+
+def test_load_dataset_counts_rows_through_all_tables(here):
+    """A message names the row of the dataset, not that of the piece that was streamed."""
+    (here / "lines").mkdir()
+    rows = [{"__key__": "a.b" if n == 150 else str(n), "a": n} for n in range(200)]
+    (here / "lines" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = run_wds("convert", "lines", "--from", "hf", "--split", "train", "-o", "l.tar", status=3, cwd=here).stderr
+    assert b"row 150" in told
+
+
 def test_tfrecords_of_another_writer(here):
     """Files of the package ``tfrecord`` are read value by value."""
     tfrecord = pytest.importorskip("tfrecord")

@@ -6,6 +6,7 @@ its Hugging Face feature; a type that no field can hold is refused with the colu
 
 import functools
 import io
+import itertools
 import json
 import os
 import posixpath
@@ -488,11 +489,16 @@ def read_hf_dataset(
     try:
         dataset = library.load_dataset(name, split=split, streaming=True)
         features = dataset.features.to_dict() if dataset.features else {}
-        tables = dataset.decode(False) if hasattr(dataset, "decode") else dataset
-        for table in tables.with_format("arrow").iter(_MOST_ROWS // 16):
-            yield from _read_batches(
+        if features:
+            # builders that make examples may give each its own order of columns
+            dataset = dataset.select_columns(list(features))
+            dataset = dataset.decode(False) if hasattr(dataset, "decode") else dataset
+        numbers = itertools.count()
+        for table in dataset.with_format("arrow").iter(_MOST_ROWS // 16):
+            for row in _read_batches(
                 table.schema, table.to_batches(), name, converter, class_names=class_names, features=features
-            )
+            ):
+                yield row._replace(place=f"row {next(numbers)}")
     except WebDatasetError:
         raise
     except Exception as error:  # what load_dataset raises has no common class
