@@ -7,6 +7,7 @@ count, is an error.
 
 import contextlib
 import os
+import re
 import shutil
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -46,7 +47,7 @@ def read_folder(folder: str, classes: str | None = None) -> Iterator[RawSample]:
         raise UsageError(f"{classes!r} is no name of a field: write --classes cls, or --classes class.txt")
     names = sorted(each.name for each in Path(folder).iterdir() if each.is_dir() and not each.name.startswith("."))
     texts: dict[str, str] = {name: name for name in names}
-    if last_extension(classes) in NUMBERS and not all(name.isascii() and name.isdecimal() for name in names):
+    if last_extension(classes) in NUMBERS and not all(re.fullmatch("-?[0-9]+", name) for name in names):
         texts = {name: str(number) for number, name in enumerate(names)}
     for sample in samples:
         name, slash, _ = sample.key.partition("/")

@@ -122,6 +122,8 @@ def test_a_failure_leaves_nothing(tmp_path):
         (["cat", "dog"], "cls", [b"0", b"1"]),
         (["cat", "dog"], "class.txt", [b"cat", b"dog"]),
         (["2", "10"], "cls", [b"2", b"10"]),
+        (["-1", "0", "7"], "cls", [b"-1", b"0", b"7"]),
+        (["-", "1"], "cls", [b"0", b"1"]),
     ],
 )
 def test_classes(names, field, values, tmp_path):
