@@ -82,8 +82,17 @@ def _check_content(fields: Sequence[str], content: bytes) -> None:
         raise ValueError(f"it has {len(content)} bytes, and a value of a table has at most {_MOST_BYTES}")
 
 
+def is_table_text(text: str) -> bool:
+    """Tell whether a key or the name of a field can stand in a table: names in shards may be no UTF-8.
+
+    Args:
+        text: the key or name.
+    """
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def choose_columns(samples: Sequence[RawSample], *, raw: bool = False) -> list[TableColumn]:
-    """Return the columns for samples like these.
+    """Return the columns for samples like these; none for a field whose name no table can hold.
 
     Args:
         samples: the first ones.
@@ -92,7 +101,8 @@ def choose_columns(samples: Sequence[RawSample], *, raw: bool = False) -> list[T
     contents: dict[str, list[bytes]] = defaultdict(list)
     for sample in samples:
         for field, content in sample.payloads().items():
-            contents[field].append(content)
+            if is_table_text(field):
+                contents[field].append(content)
     if raw:
         return [_keep_bytes(field) for field in contents]
     stems = _group_by_stem(samples, list(contents))

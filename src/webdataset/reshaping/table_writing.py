@@ -19,7 +19,7 @@ from webdataset.core.errors import AlreadyExists, SampleError, UsageError, WebDa
 from webdataset.core.tracebacks import warn_user
 from webdataset.reshaping.field_values import Failed
 from webdataset.reshaping.raw_writer import name_numbered
-from webdataset.reshaping.table_columns import TableColumn, choose_columns, make_schema
+from webdataset.reshaping.table_columns import TableColumn, choose_columns, is_table_text, make_schema
 from webdataset.reshaping.table_reading import load_arrow
 from webdataset.samples.raw_samples import RawSample
 from webdataset.writing.outputs import open_output
@@ -142,6 +142,14 @@ class TableWriter:
             SourceError: the output failed.
         """
         try:
+            bad = next((name for name in (sample.key, *sample.fields) if not is_table_text(name)), None)
+            if bad is not None:
+                raise SampleError(
+                    f"{bad[:200]!r} is not UTF-8, as texts in tables are: give new keys with 'wds select --rekey', and "
+                    "fields new names with 'wds select --rename'",
+                    key=sample.key,
+                    url=sample.url,
+                )
             unknown = next((field for field in sample.fields if field not in self._known), None)
             if unknown is not None:
                 raise SampleError(

@@ -596,6 +596,32 @@ def test_files_keep_the_names_of_their_fields(tmp_path, target):
     assert [each.fields[0] for each in renamed] == ["picture.jpg", "picture.png", "picture.jpg"]
 
 
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("target", ["x.parquet", "x.arrow", "hf"])
+def test_names_that_are_not_utf8(tmp_path, target, raw):
+    """A key or field whose name no table can hold is an error of its sample; the others are written."""
+    samples = [sample("a", txt=b"1"), sample("b\udcff", txt=b"2", jpg=JPG), sample("c", **{"t\udcff": b"3"})]
+    samples.append(sample("d", txt=b"4"))
+    place, told = str(tmp_path / target), []
+
+    def write(failed):
+        columns, rest = infer_columns(iter(samples), raw=raw)
+        if target == "hf":
+            write_hf_folder(rest, columns, place, failed=failed)
+            return
+        with TableWriter(place, "parquet" if "parquet" in target else "arrow", columns, failed=failed) as writer:
+            for each in rest:
+                writer.write(each)
+
+    with pytest.raises(SampleError, match=r"'b\\udcff' is not UTF-8.*--rekey.*--rename"):
+        write(None)
+    assert not list(tmp_path.iterdir())
+    write(lambda key, error: told.append((key, type(error))))
+    assert told == [("b\udcff", SampleError), ("c", SampleError)]
+    found = Conversion(RowConverter()).read([place])
+    assert [(each.key, each.payloads()) for each in found] == [("a", {"txt": b"1"}), ("d", {"txt": b"4"})]
+
+
 def test_tables_called_like_commands(tmp_path, monkeypatch):
     """A table whose name looks like a command is read as a file, in a folder and where it is named."""
     monkeypatch.chdir(tmp_path)
