@@ -19,7 +19,7 @@ This module never imports torch or JAX: it looks at them only where they are loa
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -159,18 +159,34 @@ def is_spawning() -> bool:
     return context is not None and context.get_spawning_popen() is not None
 
 
-def claim_for_child() -> RankClaim | None:
-    """Return what a process that is being started should know of this one, and that no variable tells it."""
+class ParentContext(NamedTuple):
+    """What a process that is being started has to know of the one that starts it.
+
+    Args:
+        claim: the rank that a library named there, or None.
+        variables: a process that a forkserver starts has those of the moment when that server began.
+    """
+
+    claim: RankClaim | None
+    variables: Mapping[str, str | None]
+
+
+def describe_parent() -> ParentContext | None:
+    """Return what a process that is being started should know of this one; None where none is being started."""
     if not is_spawning():
         return None
     first = next(_rank_claims(None), NO_CLAIM)
-    return first if first.who in ("torch.distributed", "jax.distributed", _PARENT) else None
+    told = first.who in ("torch.distributed", "jax.distributed", _PARENT)
+    return ParentContext(first if told else None, settings.read_worker_variables())
 
 
-def accept_claim(claim: RankClaim | None) -> None:
-    """Take note, in a process that another one started, which rank that one is."""
-    if claim is not None:
-        _accepted_claims[:] = [claim._replace(who=_PARENT)]
+def accept_parent(parent: ParentContext | None) -> None:
+    """Take note, in a process that another one started, of what that one said."""
+    if parent is None:
+        return
+    settings.set_worker_variables(parent.variables)
+    if parent.claim is not None:
+        _accepted_claims[:] = [parent.claim._replace(who=_PARENT)]
 
 
 def _log_conflicts(first: RankClaim, others: Iterator[RankClaim]) -> None:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
@@ -328,6 +328,24 @@ WIDS_VERBOSE = EnvironmentVariable(
 ALLOW_OBSOLETE = EnvironmentVariable(
     "ALLOW_OBSOLETE", False, _parse_bool, "accepted for compatibility; nothing is obsolete here"
 )
+
+
+WORKER_VARIABLES = (WDS_RANK, WDS_WORLD_SIZE, RANK, WORLD_SIZE, SEED, TRUST, SECURE)
+"""What a worker has to read as its parent does. None of them holds a secret: they are pickled for it."""
+
+
+def read_worker_variables() -> dict[str, str | None]:
+    """Return the texts of :data:`WORKER_VARIABLES`; None for those that are not set."""
+    return {variable.name: os.environ.get(variable.name) for variable in WORKER_VARIABLES}
+
+
+def set_worker_variables(texts: Mapping[str, str | None]) -> None:
+    """Set, in a worker that begins, what :func:`read_worker_variables` returned in its parent."""
+    for name, text in texts.items():
+        if text is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = text
 
 
 def config_folders() -> list[str]:

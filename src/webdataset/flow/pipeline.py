@@ -460,7 +460,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
                     find_plain_class(kind),
                     kind is not find_plain_class(kind),
                     self.__dict__,
-                    distributed.claim_for_child(),
+                    distributed.describe_parent(),
                 )
             ),
         )
@@ -469,8 +469,8 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 def _rebuild(pickled: bytes) -> object:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
-    kind, sized, attributes, rank = cloudpickle.loads(pickled)
-    distributed.accept_claim(rank)
+    kind, sized, attributes, parent = cloudpickle.loads(pickled)
+    distributed.accept_parent(parent)
     result = kind.__new__(_make_sized_class(kind) if sized else kind)
     result.__dict__.update(attributes)
     return result

@@ -154,6 +154,41 @@ def test_a_worker_that_is_spawned_hears_of_its_rank(monkeypatch, tmp_path, metho
     assert detect_rank()[0] == "none"
 
 
+LATER = """
+import multiprocessing, os, sys
+import webdataset as wds
+
+def note(shards):
+    for shard in shards:
+        print(shard["url"], os.environ.get("WDS_SEED"), os.environ.get("WDS_SECURE"), flush=True)
+        yield shard
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver")
+    os.environ.update(WDS_SECURE="1", **eval(sys.argv[1]))
+    first = context.Process(target=print)
+    first.start()
+    first.join()
+    del os.environ["WDS_SECURE"]
+    os.environ.update(RANK="1", WORLD_SIZE="4", WDS_SEED="5")
+    made = wds.DataPipeline(wds.SimpleShardList(list("abcdefgh")), wds.split_by_node, note)
+    worker = context.Process(target=list, args=(made,))
+    worker.start()
+    worker.join()
+"""
+
+
+@pytest.mark.parametrize("before", [{}, {"RANK": "0", "WORLD_SIZE": "2"}])
+def test_a_forkserver_that_began_before_the_rank_was_set(tmp_path, before):
+    """Its children read the variables of the process that starts them, not those of the moment when it began."""
+    script = tmp_path / "later.py"
+    script.write_text(LATER)
+    done = subprocess.run(
+        [sys.executable, script, repr(before)], check=True, capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.split("\n")[1:] == ["b 5 None", "f 5 None", ""]
+
+
 def test_jax_of_other_versions_is_asked_for_its_process(monkeypatch):
     """Where its state cannot be read, jax.process_index is asked, once it is initialised."""
     jax = types.SimpleNamespace(
