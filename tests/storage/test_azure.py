@@ -7,8 +7,10 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
@@ -120,9 +122,9 @@ def test_a_key_that_is_rotated(az, options, waits, monkeypatch, tmp_path):
     file.write_text(CANARY)
     forget = azure_client.forget_token
 
-    def renewed(service):
+    def renewed(service, used):
         file.write_text(azure_server.KEY)
-        forget(service)
+        forget(service, used)
 
     monkeypatch.setattr(azure_client, "forget_token", renewed)
     assert drained(az.url("rotated"), storage_options={**options, "account_key": f"file:{file}"}) == b"rotated"
@@ -138,6 +140,19 @@ class Guarded(Answering):
         """Send it."""
         good = self.headers.get("Authorization") == f"Bearer {self.server.token}"
         self.send(200 if good else 401, b"guarded" if good else b"", ETag='"1"')
+
+    def do_PUT(self):
+        """Take a block or a list of blocks; after the planned number of blocks another token is the right one."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        sent = self.headers.get("Authorization")
+        with self.server.counting:
+            self.server.blocks += 1
+            if self.server.blocks == self.server.turn:
+                self.server.token = "token-2"
+            good = sent == f"Bearer {self.server.token}"
+        if "comp=blocklist" not in self.path:
+            time.sleep(0.05)  # the blocks of other threads are refused, too
+        self.send(201 if good else 401)
 
 
 class Token(NamedTuple):
@@ -165,7 +180,7 @@ class Credential:
 @pytest.fixture
 def guarded():
     """A service that takes tokens."""
-    with Listening(Guarded, token="token-1") as server:
+    with Listening(Guarded, token="token-1", blocks=0, turn=0, counting=threading.Lock()) as server:
         server.options = {"account_name": "test", "endpoint_url": server.url}
         yield server
 
@@ -185,6 +200,28 @@ def test_tokens(guarded, waits):
     for number in (1, 2):
         guarded.token = f"token-{number}"
         assert drained("az://c/x", storage_options=brief) == b"guarded"
+
+
+@pytest.mark.parametrize("turn", [1, 2, 5, 9])
+def test_a_token_that_expires_while_blocks_go_up(guarded, waits, turn):
+    """Blocks that several threads send are refused together: each is sent again, and one token is fetched for all."""
+    options = {**guarded.options, "credential": Credential()}
+    guarded.turn = turn
+    with wds.gopen("az://c/x", "wb", storage_options=options, part_bytes=1000) as stream:
+        stream.write(bytes(12_000))
+    assert options["credential"].given == 2
+    assert 13 < guarded.blocks <= 13 + 4
+
+
+def test_readers_that_are_refused_together(guarded, waits):
+    """Sixteen threads find out that a token has expired; one of them fetches another."""
+    options = {**guarded.options, "credential": Credential()}
+    assert drained("az://c/x", storage_options=options) == b"guarded"
+    guarded.token = "token-2"
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda _: drained("az://c/x", storage_options=options), range(16)))
+    assert found == [b"guarded"] * 16
+    assert options["credential"].given == 2
 
 
 def test_tokens_that_cannot_be_had(guarded, waits):

@@ -69,9 +69,9 @@ def test_a_token_that_is_rotated(gs, waits, monkeypatch, tmp_path):
     gs.proxies[-1].upstream = gate.url.removeprefix("http://")
     forget = gs_credentials.forget_tokens
 
-    def renewed(service):
+    def renewed(service, used):
         file.write_text("second")
-        forget(service)
+        forget(service, used)
 
     monkeypatch.setattr(gs_credentials, "forget_tokens", renewed)
     assert len(drained(gs.url("guarded"), storage_options=options)) == 400_000

@@ -1,5 +1,6 @@
 """S3 against a real service: read, write, list; who may, and who may not; forks; secrets."""
 
+import json
 import logging
 import os
 import pickle
@@ -7,6 +8,7 @@ import random
 import subprocess
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -284,13 +286,57 @@ def test_expired_credentials_are_looked_up_again(client, service, environment, p
     environment.setenv("AWS_SECRET_ACCESS_KEY", "old")
     forget = s3_clients.forget_client
 
-    def rotated(profile):
+    def rotated(profile, used):
         environment.setenv("AWS_SECRET_ACCESS_KEY", secret)
-        forget(profile)
+        forget(profile, used)
 
     monkeypatch.setattr(s3_clients, "forget_client", rotated)
     proxied(planned([Fault("expired")]))
     assert drained("s3://shards/guarded") == b"guarded"
+
+
+def test_keys_that_are_replaced_during_an_upload(client, service, environment, waits):
+    """Parts that are refused with the old keys are sent with the new ones: the object is whole."""
+    body = os.urandom(PART)
+    with wds.gopen("s3://shards/rotated", "wb", part_bytes=PART) as stream:
+        stream.write(body * 2 + b"x")
+        with environment.context() as old:
+            old.setenv("AWS_ACCESS_KEY_ID", "REPLACED")
+            s3_clients._clients.clear()
+            s3_clients.client_for(parse_url("s3://shards/rotated").profile, "")
+        stream.write(body * 2)
+    assert drained("s3://shards/rotated") == body * 2 + b"x" + body * 2
+
+
+def test_many_threads_look_for_keys_once(client, service, environment, tmp_path, waits):
+    """Sixteen requests are refused together: the program that gives the keys runs once more, not once for each."""
+    url = put(client, "guarded", b"guarded")
+    keys = {"AccessKeyId": os.environ["AWS_ACCESS_KEY_ID"], "SecretAccessKey": os.environ["AWS_SECRET_ACCESS_KEY"]}
+    given, runs, program = tmp_path / "given", tmp_path / "runs", tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho run >> {runs}\ncat {given}\n")
+    program.chmod(0o700)
+    (tmp_path / "config").write_text(f"[profile rotated]\ncredential_process = {program}\n")
+    environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    environment.setenv("AWS_PROFILE", "rotated")
+    environment.delenv("AWS_ACCESS_KEY_ID")
+    environment.delenv("AWS_SECRET_ACCESS_KEY")
+    place = parse_url(url)
+    requests = [s3_clients.S3Client(place.profile, url) for _ in range(16)]
+
+    def head(request):
+        return request.call("head_object", **place.request_arguments())["ContentLength"]
+
+    s3_clients._clients.clear()
+    given.write_text(json.dumps({"Version": 1, **keys}))
+    assert [head(request) for request in requests] == [7] * 16
+    s3_clients._clients.clear()
+    given.write_text(json.dumps({"Version": 1, **keys, "AccessKeyId": "REPLACED"}))
+    s3_clients.client_for(place.profile, url)
+    given.write_text(json.dumps({"Version": 1, **keys}))
+    assert len(runs.read_text().split()) == 2
+    with ThreadPoolExecutor(16) as threads:
+        assert list(threads.map(head, requests)) == [7] * 16
+    assert len(runs.read_text().split()) == 3
 
 
 def test_no_secret_is_shown(environment, proxied, caplog):

@@ -6,8 +6,10 @@ A thread that holds a usual lock at a fork does not exist in the child, so that 
 child. A child must never finalise an object whose finaliser speaks over a connection of its parent.
 """
 
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, Self, TypeVar
@@ -71,7 +73,8 @@ class PerProcessCache(Generic[V]):
     """Kept by key, forgotten by forked children, and never pickled."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, Hashable], V] = {}
+        # with the moment when it was made
+        self._kept: dict[tuple[int, Hashable], tuple[V, float]] = {}
         self._lock = threading.Lock()
         _caches.add(self)  # type: ignore[arg-type]
 
@@ -80,13 +83,21 @@ class PerProcessCache(Generic[V]):
         mine = (os.getpid(), key)
         with self._lock:
             if mine not in self._kept:
-                self._kept[mine] = make()
-            return self._kept[mine]
+                self._kept[mine] = make(), time.monotonic()
+            return self._kept[mine][0]
 
-    def forget(self, key: Hashable) -> None:
-        """Let go of what is kept under a key, so that the next call makes it anew."""
+    def forget(self, key: Hashable, used: float = math.inf) -> None:
+        """Let go of what is kept under a key, so that the next call makes it anew.
+
+        Args:
+            key: the key.
+            used: when what proved to be of no use was got, on the monotonic clock; what was made since stays. So of
+                many threads that fail together, one makes it anew.
+        """
+        mine = (os.getpid(), key)
         with self._lock:
-            self._kept.pop((os.getpid(), key), None)
+            if mine in self._kept and self._kept[mine][1] <= used:
+                del self._kept[mine]
 
     def clear(self) -> None:
         """Let go of everything, and of the lock: no other thread of a forked child can wait for it."""

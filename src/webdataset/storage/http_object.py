@@ -11,6 +11,8 @@ import re
 import socket
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
@@ -36,6 +38,17 @@ WITH_BYTES = frozenset((200, 203, 206))
 """Statuses of responses whose body is the object, or a part of it."""
 
 T = TypeVar("T")
+
+
+class _ThreadRequests(threading.local):
+    """What a client knows of the requests of one thread: those of others prove nothing about its own."""
+
+    # a request was refused, and none has succeeded since
+    doubted = False
+    # when the last one was signed, on the monotonic clock
+    signed = 0.0
+
+
 _LENGTH = re.compile(r"[0-9]{1,19}\Z")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/([0-9]{1,19})$")
 
@@ -342,7 +355,7 @@ class ServiceClient:
         self.url = url
         self.requests = 0
         self._attempts = attempts
-        self._doubted = False
+        self._own = _ThreadRequests()
 
     def refresh(self) -> None:
         """Look for credentials anew."""
@@ -357,8 +370,8 @@ class ServiceClient:
         raise NotImplementedError
 
     def _may_refresh(self) -> bool:
-        """Tell whether to look up refused credentials again: once between two good responses."""
-        before, self._doubted = self._doubted, True
+        """Tell whether to look up refused credentials again: once between two good responses to this thread."""
+        before, self._own.doubted = self._own.doubted, True
         return not before
 
     def ask(
@@ -390,12 +403,13 @@ class ServiceClient:
             SourceError: the service refuses.
         """
         target, sent = self._sign(method, address, headers or {}, len(body or b""))
+        self._own.signed = time.monotonic()
         self.requests += 1
         response = send_once(method, target, sent, self.url, body=body)
         if not streamed or response.status >= 300:
             self._load_body(response)
         if response.status in good:
-            self._doubted = False
+            self._own.doubted = False
             return response
         response.close()
         raise self._translate_refusal(response, offset)

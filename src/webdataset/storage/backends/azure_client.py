@@ -16,6 +16,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
+import threading
 import time
 import urllib.parse
 from collections.abc import Mapping
@@ -355,7 +356,7 @@ def _decode_key(text: str, url: str) -> bytes:
 
 
 class AzureTokens:
-    """Access tokens of one account, each used until shortly before it expires.
+    """Access tokens of one account, each used until shortly before it expires; threads wait while one fetches.
 
     Raises:
         MissingExtra: azure-identity is not installed.
@@ -369,6 +370,7 @@ class AzureTokens:
             ).DefaultAzureCredential()
         )
         self._token: AccessToken | None = None
+        self._lock = threading.Lock()
 
     def token(self, url: str) -> str:
         """Return a token.
@@ -377,9 +379,11 @@ class AzureTokens:
             RetryableError: it could not be fetched this time.
             SourceError: no credentials.
         """
-        if self._token is None or self._token.expires_on - EARLY_SECONDS < time.time():
-            self._token = self._fetch(url)
-        return str(self._token.token)
+        with self._lock:
+            token = self._token
+            if token is None or token.expires_on - EARLY_SECONDS < time.time():
+                self._token = token = self._fetch(url)
+        return str(token.token)
 
     def _fetch(self, url: str) -> "AccessToken":
         try:
@@ -402,9 +406,9 @@ def is_refreshable(service: AzureService) -> bool:
     return not service.anonymous and (given is None or given.reference is not None)
 
 
-def forget_token(service: AzureService) -> None:
-    """Discard a token, so that the next request fetches a new one."""
-    _token_caches.forget(service)
+def forget_token(service: AzureService, used: float) -> None:
+    """Discard a token that a request of the moment ``used`` had, so that the next request fetches a new one."""
+    _token_caches.forget(service, used)
 
 
 _STALE = frozenset(("AuthenticationFailed", "AuthorizationFailure"))
@@ -434,7 +438,7 @@ class AzureClient(ServiceClient):
 
     def refresh(self) -> None:
         """Look for credentials anew."""
-        forget_token(self._service)
+        forget_token(self._service, self._own.signed)
 
     def _sign(self, method: str, address: str, headers: Mapping[str, str], size: int) -> tuple[str, dict[str, str]]:
         return sign_request(self._service, method, address, headers, size=size, url=self.url)

@@ -10,6 +10,7 @@ lock or the connection of another process.
 
 import json
 import re
+import threading
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -139,7 +140,7 @@ def service_id(url: str, storage_options: object = None) -> str:
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
-_credentials: PerProcessCache[tuple[object, "Credentials"]] = PerProcessCache()
+_credentials: PerProcessCache["GcsTokens"] = PerProcessCache()
 _KINDS = ("service_account", "authorized_user")
 _TRANSIENT_ERRORS = ("TransportError", "TimeoutError")
 _ABSENT = (
@@ -165,8 +166,7 @@ def authorization_headers(service: GcsService, address: str, url: str) -> dict[s
     errors = _import_google("auth.exceptions").GoogleAuthError
     headers: dict[str, str] = {}
     try:
-        transport, credentials = _credentials.get(service, lambda: _make_credentials(service))
-        credentials.before_request(transport, "GET", address, headers)  # type: ignore[no-untyped-call]
+        _credentials.get(service, lambda: GcsTokens(*_make_credentials(service))).add_header(address, headers)
     except ConfigError:
         raise
     except (errors, OSError, ValueError) as error:
@@ -182,9 +182,23 @@ def is_refreshable(service: GcsService) -> bool:
     return service.credentials != ANONYMOUS and (service.token is None or service.token.reference is not None)
 
 
-def forget_tokens(service: GcsService) -> None:
-    """Discard tokens, so that the next request fetches new ones."""
-    _credentials.forget(service)
+def forget_tokens(service: GcsService, used: float) -> None:
+    """Discard tokens that a request of the moment ``used`` had, so that the next request fetches new ones."""
+    _credentials.forget(service, used)
+
+
+class GcsTokens:
+    """Access tokens of one service; google-auth fetches one when the last expires, and threads wait meanwhile."""
+
+    def __init__(self, transport: object, credentials: "Credentials") -> None:
+        self._transport = transport
+        self._credentials = credentials
+        self._lock = threading.Lock()
+
+    def add_header(self, address: str, headers: dict[str, str]) -> None:
+        """Add the header with a token to those of a request; raises google-auth's errors."""
+        with self._lock:
+            self._credentials.before_request(self._transport, "GET", address, headers)  # type: ignore[no-untyped-call]
 
 
 def _import_google(part: str) -> ModuleType:
@@ -257,7 +271,7 @@ class GcsClient(ServiceClient):
 
     def refresh(self) -> None:
         """Look for credentials anew."""
-        forget_tokens(self._service)
+        forget_tokens(self._service, self._own.signed)
 
     def _sign(self, method: str, address: str, headers: Mapping[str, str], size: int) -> tuple[str, dict[str, str]]:  # noqa: ARG002  this service signs no requests
         return address, {**authorization_headers(self._service, address, self.url), **headers}

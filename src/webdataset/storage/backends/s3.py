@@ -11,6 +11,7 @@ object is never visible before it is complete.
 
 import hashlib
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from webdataset.core.errors import SourceError, UsageError
@@ -18,7 +19,6 @@ from webdataset.storage import http_client
 from webdataset.storage.backends import s3_client
 from webdataset.storage.backends.s3_client import (
     S3Client,
-    doubts_credentials,
     escape_key,
     parse_key,
     parse_url,
@@ -113,10 +113,6 @@ class S3Object(HttpRemoteObject):
         """Return the errors that reading a body raises."""
         return (*http_client.failures(), *self._failures)
 
-    def refresh(self) -> None:
-        """Look for credentials anew."""
-        s3_client.forget_client(self.place.profile)
-
     def request(self, offset: int, size: int | None, known: ObjectVersion | None) -> HttpAnswer:
         """Send one GetObject, for the known version."""
         headers = {**range_header(offset, size), **condition_header(known)}
@@ -138,15 +134,14 @@ class S3Object(HttpRemoteObject):
 
     def _get_object(self, wanted: Mapping[str, str], known: ObjectVersion | None, offset: int) -> HttpAnswer:
         """Send one request; ``_Forbidden`` is status 403 for one that names a version."""
-        client = s3_client.client_for(self.place.profile, self.url)
+        client, used = s3_client.client_for(self.place.profile, self.url), time.monotonic()
         try:
             response = client.get_object(**wanted)
         except self._failures as error:
             failure: Exception = translate_error(error, self.url, offset=offset, profile=self.place.profile)
-            if doubts_credentials(error):
-                # the next request looks for credentials anew; those that were good until now may have been renewed
-                s3_client.forget_client(self.place.profile)
-                failure = RetryableError(str(failure)) if known is not None else failure
+            # those that were good until now may have been renewed
+            if s3_client.forget_refused(self.place.profile, error, failure, used) and known is not None:
+                failure = RetryableError(str(failure))
             if "VersionId" in wanted and response_status(error) == 403:
                 failure = _Forbidden(failure)
         else:

@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import threading
+import time
 import urllib.parse
 from collections.abc import Mapping
 from types import ModuleType
@@ -86,8 +87,8 @@ _CONNECTION_ERRORS = (
     "OSError",
 )  # botocore's own: a refused connection is no OSError
 _DOUBTFUL_CREDENTIALS = frozenset((
-    "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity", "AccessDenied", "401", "403",
-    "Forbidden", "Unauthorized",
+    "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidTokenId", "InvalidSecurity", "AccessDenied",
+    "401", "403", "Forbidden", "Unauthorized",
 ))  # fmt: skip
 
 
@@ -242,9 +243,24 @@ def client_for(profile: Profile, url: str) -> "BaseClient":
     return _clients.get(profile, lambda: _make_client(profile, url))
 
 
-def forget_client(profile: Profile) -> None:
-    """Discard a profile's client, so that the next one looks for credentials anew."""
-    _clients.forget(profile)
+def forget_client(profile: Profile, used: float) -> None:
+    """Discard a profile's client, got at the moment ``used``, so that the next one looks for credentials anew."""
+    _clients.forget(profile, used)
+
+
+def forget_refused(profile: Profile, error: Exception, failure: Exception, used: float) -> bool:
+    """Look for credentials anew where they have expired or are doubted; tell whether they are doubted.
+
+    Args:
+        profile: of the request.
+        error: of botocore.
+        failure: what stands for it.
+        used: when the request's client was got, on the monotonic clock.
+    """
+    doubted = doubts_credentials(error)
+    if doubted or (isinstance(failure, RetryableError) and failure.expired):
+        forget_client(profile, used)
+    return doubted
 
 
 def _make_client(profile: Profile, url: str) -> "BaseClient":
@@ -396,6 +412,7 @@ class S3Client:
         self._url = url
         self._attempts = attempts
         self._failures = failures()
+        self._accepted = False
 
     def call(self, name: str, **arguments: object) -> dict[str, Any]:
         """Send a request until it has a response.
@@ -408,20 +425,30 @@ class S3Client:
             NotFound: nothing is there.
             SourceError: the service refuses, or does not answer.
         """
-        return retry(
-            lambda: self._request(name, arguments), self._url, lambda: forget_client(self._profile), self._attempts
-        )
+        # credentials that were good until now may have been renewed
+        again = self._accepted
 
-    def _request(self, name: str, arguments: dict[str, object]) -> dict[str, Any]:
-        client = client_for(self._profile, self._url)
+        def ask() -> dict[str, Any]:
+            nonlocal again
+            try:
+                return self._request(name, arguments, again=again)
+            except RetryableError as failure:
+                again = again and not failure.expired
+                raise
+
+        return retry(ask, self._url, lambda: None, self._attempts)
+
+    def _request(self, name: str, arguments: dict[str, object], *, again: bool) -> dict[str, Any]:
+        """Send a request once; with ``again``, refused credentials are a ``RetryableError``."""
+        client, used = client_for(self._profile, self._url), time.monotonic()
         try:
             answer: dict[str, Any] = getattr(client, name)(**arguments)
         except self._failures as error:
             failure = translate_error(error, self._url, profile=self._profile)
-            if doubts_credentials(error):
-                # the next request looks for credentials anew
-                forget_client(self._profile)
+            if forget_refused(self._profile, error, failure, used) and again:
+                failure = RetryableError(str(failure), expired=True)
         else:
+            self._accepted = True
             return answer
         raise failure
 
