@@ -17,7 +17,7 @@ from support.ssh_server import programs, shared_ssh
 from support.wires import CutWire
 from webdataset.core.errors import NotFound, ShardChanged, SourceError, UsageError
 from webdataset.core.seeds import make_rng
-from webdataset.storage.backends import sftp_client
+from webdataset.storage.backends import sftp, sftp_client
 from webdataset.storage.random_access import open_ranges
 
 SIZE = 3_000_000
@@ -254,6 +254,90 @@ def test_uploads_survive_drops(wired, waits, far, seed):
             wire.cut()
     assert (far.folder / "up").read_bytes() == (OTHER[:900_000] + BODY[:250_000]) * 6
     assert sorted(name for name in os.listdir(far.folder) if name != "hosts") == ["up", "x"]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_old_file_of_the_same_size_is_not_taken_for_the_upload(wired, waits, far, monkeypatch, lost):
+    """Another program removes what was written: that is said, although the name has a file of the right size."""
+    wire, url, options = wired(name="up")
+    (far.folder / "up").write_bytes(OTHER)
+    os.utime(far.folder / "up", (1, 1))
+    stream = wds.gopen(url, "wb", storage_options=options)
+    stream.write(BODY)
+
+    def remove():
+        next(far.folder.glob(".up.*.part")).unlink()
+
+    if lost:
+        move = sftp._move_file
+
+        async def break_off(*words):
+            remove()
+            wire.cut()
+            await move(*words)
+
+        monkeypatch.setattr(sftp, "_move_file", break_off)
+    else:
+        remove()
+    with pytest.raises(SourceError, match="is gone.*write it again"):
+        stream.close()
+    assert (far.folder / "up").read_bytes() == OTHER
+
+
+def test_a_rename_whose_answer_is_lost(wired, waits, far, monkeypatch):
+    """The file has its name by then: the upload is complete."""
+    wire, url, options = wired(name="up")
+    move = sftp._move_file
+
+    async def break_off(*words):
+        await move(*words)
+        wire.cut()
+        raise ConnectionResetError
+
+    monkeypatch.setattr(sftp, "_move_file", break_off)
+    with wds.gopen(url, "wb", storage_options=options) as stream:
+        stream.write(BODY)
+    assert (far.folder / "up").read_bytes() == BODY
+    assert waits
+
+
+def test_a_file_that_was_begun_and_whose_answer_is_lost(wired, waits, far, monkeypatch):
+    """The file beside its place is there by then: it is this upload's own."""
+    wire, url, options = wired(name="up")
+    begin, broken = sftp._open_writer, []
+
+    async def break_off(*words):
+        handle = await begin(*words)
+        if not broken:
+            broken.append(handle)
+            wire.cut()
+            raise ConnectionResetError
+        return handle
+
+    monkeypatch.setattr(sftp, "_open_writer", break_off)
+    with wds.gopen(url, "wb", storage_options=options) as stream:
+        stream.write(BODY)
+    assert (far.folder / "up").read_bytes() == BODY
+    assert sorted(name for name in os.listdir(far.folder) if name != "hosts") == ["up", "x"]
+
+
+def test_what_was_written_is_shortened(far, monkeypatch):
+    """Another program cuts what was written: an error of this library, and nothing is published."""
+    stream = wds.gopen(far("up"), "wb")
+    stream.write(BODY)
+    stream._pending[-1][2].result(10)
+    stream.write(b"x")
+    part = next(far.folder.glob(".up.*.part"))
+    whole = sftp._find_written
+
+    async def shorten(*words):
+        os.truncate(part, 10)
+        return await whole(*words)
+
+    monkeypatch.setattr(sftp, "_find_written", shorten)
+    with pytest.raises(SourceError, match="of 10 bytes instead of 3000001"):
+        stream.close()
+    assert not (far.folder / "up").exists()
 
 
 @pytest.mark.parametrize("how", ["renamed", "written over", "shortened"])

@@ -352,6 +352,9 @@ class SftpUpload(AtomicUpload):
         while True:
             try:
                 attempt()
+            except SourceError as error:
+                self._broken = error
+                raise
             except self._failures as error:
                 failure = translate_error(error, self.name, self._login)
             else:
@@ -372,9 +375,27 @@ class SftpUpload(AtomicUpload):
             self._confirm()
         self._retry(self._rename)
 
+    # the complete file, once a rename of it may have been sent
+    _complete: ObjectVersion | None = None
+
     def _rename(self) -> None:
-        done = _publish_file(self._login, self._current_file(), (self._beside, self._path), self._size)
-        sftp_client.run_coroutine(done, sftp_client.READ_SECONDS)
+        """Give the file its name, once all of it is there."""
+        finding = _find_written(self._login, self._current_file(), self._beside)
+        found = sftp_client.run_coroutine(finding, sftp_client.READ_SECONDS)
+        if found is None and self._complete is not None:
+            # renamed already, and the response was lost: then the file kept the time of its last change
+            named = sftp_client.run_coroutine(_find_file(self._login, self._path), sftp_client.READ_SECONDS)
+            if named == self._complete:
+                return
+        if found is None or found.length != self._size:
+            there = "gone" if found is None else f"of {found.length} bytes instead of {self._size}"
+            raise SourceError(
+                f"what was written beside its place ({self._beside}) is {there}: another program changed it; nothing "
+                "is published, write it again",
+                url=self.name,
+            )
+        self._complete = found
+        sftp_client.run_coroutine(_move_file(self._login, self._beside, self._path), sftp_client.READ_SECONDS)
 
     def _discard(self) -> None:
         if self._handle is None:
@@ -388,36 +409,46 @@ class SftpUpload(AtomicUpload):
 
 async def _open_writer(login: SshLogin, path: str, mode: str) -> "SftpFile":
     session = await sftp_client.session_for(login)
+    known = sftp_client.import_asyncssh()
     try:
         return await session.files.open(path, mode, encoding=None)
-    # a response was lost, and this is our own
-    except sftp_client.import_asyncssh().SFTPFileAlreadyExists:
+    # a response was lost, and this is our own; OpenSSH has no other word than "failure" for a file that is there
+    except (known.SFTPFileAlreadyExists, known.SFTPFailure) as error:
+        failure = error
+    try:
         return await session.files.open(path, "r+b", encoding=None)
+    except known.Error:
+        raise failure from None
 
 
 async def _write_piece(handle: "SftpFile", offset: int, body: bytes) -> None:
     await handle.write(body, offset)
 
 
-async def _publish_file(login: SshLogin, handle: "SftpFile", paths: tuple[str, str], size: int) -> None:
-    """Give the file its name, once all of it is there."""
+async def _find_written(login: SshLogin, handle: "SftpFile", beside: str) -> ObjectVersion | None:
+    """Close a file, and return its version; None where it is not there."""
     known = sftp_client.import_asyncssh()
-    beside, path = paths
-    session = await sftp_client.session_for(login)
-    # the connection is gone, or the server cannot
-    with contextlib.suppress(known.Error, OSError):
+    # the connection is gone, the server cannot, or an earlier attempt has closed it
+    with contextlib.suppress(known.Error, OSError, ValueError):
         await handle.fsync()
     with contextlib.suppress(known.Error, OSError):
         await handle.close()
+    return await _find_file(login, beside)
+
+
+async def _find_file(login: SshLogin, path: str) -> ObjectVersion | None:
+    """Return the version of a file; None where it is not there."""
+    session = await sftp_client.session_for(login)
     try:
-        there = (await session.files.stat(beside)).size
-    except known.SFTPNoSuchFile:
-        # renamed already: the response was lost
-        if (await session.files.stat(path)).size == size:
-            return
-        raise
-    if there != size:
-        raise ValueError(f"{there} bytes are there instead of {size}")
+        return _parse_version(await session.files.stat(path))
+    except sftp_client.import_asyncssh().SFTPNoSuchFile:
+        return None
+
+
+async def _move_file(login: SshLogin, beside: str, path: str) -> None:
+    """Give a file its name, in the place of another."""
+    known = sftp_client.import_asyncssh()
+    session = await sftp_client.session_for(login)
     try:
         await session.files.posix_rename(beside, path)
     except known.SFTPOpUnsupported:
