@@ -116,6 +116,8 @@ def keep_tagging(path, name, pipe):
     for number in range(100_000):
         file.change(f"{name}-{number}", "keep", on=True)
         pipe.send_bytes(f"{name}-{number}".encode())
+        # the other one asks every 20 ms whether the lock is free: a loop without a pause may hold it for half a minute
+        time.sleep(0.04 * (number % 2))
 
 
 def test_killed_writers(tmp_path):
