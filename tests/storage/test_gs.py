@@ -9,6 +9,7 @@ import subprocess
 import sys
 import traceback
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -225,6 +226,25 @@ def test_a_token_that_the_service_does_not_take_any_more(gs, account, waits):
     gs.proxies[-1].tokens = {"token-4"}
     with pytest.raises(SourceError, match="no access token.*check the credentials"):
         wds.gopen(gs.url("guarded"), storage_options=options)
+
+
+def test_an_object_whose_token_the_service_does_not_take_any_more(gs, account, waits):
+    """An object of the user's is told to fetch another token, once for many readers; one that cannot is refused."""
+    from google.oauth2 import credentials, service_account
+
+    path, server = account
+    gs.put("guarded", b"guarded")
+    given = service_account.Credentials.from_service_account_file(str(path), scopes=[gs_credentials.SCOPE])
+    options = {"endpoint_url": gs.gated(tokens={"token-1"}), "credentials": given}
+    assert drained(gs.url("guarded"), storage_options=options) == b"guarded"
+    gs.proxies[-1].tokens = {"token-2"}
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: drained(gs.url("guarded"), storage_options=options), range(8)))
+    assert found == [b"guarded"] * 8
+    assert server.given == ["token-1", "token-2"]
+    fixed = {**options, "credentials": credentials.Credentials("token-1")}
+    with pytest.raises(SourceError, match="401"):
+        wds.gopen(gs.url("guarded"), storage_options=fixed)
 
 
 def test_no_credentials(gs, tmp_path):

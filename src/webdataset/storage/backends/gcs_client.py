@@ -8,9 +8,11 @@ machine. A refused token is looked up once more, if there may be another. No tok
 lock or the connection of another process.
 """
 
+import contextlib
 import json
 import re
 import threading
+import time
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -184,7 +186,12 @@ def is_refreshable(service: GcsService) -> bool:
 
 def forget_tokens(service: GcsService, used: float) -> None:
     """Discard tokens that a request of the moment ``used`` had, so that the next request fetches new ones."""
-    _credentials.forget(service, used)
+    given = service.credentials if service.token is None else service.token
+    if given is None or isinstance(given, str | Secret):
+        _credentials.forget(service, used)
+    else:
+        # an object of the user's keeps its token, wherever it is used
+        _credentials.get(service, lambda: GcsTokens(*_make_credentials(service))).renew(used)
 
 
 class GcsTokens:
@@ -194,11 +201,20 @@ class GcsTokens:
         self._transport = transport
         self._credentials = credentials
         self._lock = threading.Lock()
+        self._renewed = 0.0
 
     def add_header(self, address: str, headers: dict[str, str]) -> None:
         """Add the header with a token to those of a request; raises google-auth's errors."""
         with self._lock:
             self._credentials.before_request(self._transport, "GET", address, headers)  # type: ignore[no-untyped-call]
+
+    def renew(self, used: float) -> None:
+        """Fetch another token, unless that was done since the moment ``used``; one that cannot be renewed stays."""
+        with self._lock:
+            if self._renewed <= used:
+                with contextlib.suppress(_import_google("auth.exceptions").GoogleAuthError):
+                    self._credentials.refresh(self._transport)  # type: ignore[no-untyped-call]
+                self._renewed = time.monotonic()
 
 
 def _import_google(part: str) -> ModuleType:
