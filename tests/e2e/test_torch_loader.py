@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import webdataset as wds
+from webdataset.core.errors import FlowError
 from webdataset.testing import archives
 
 STARTS = ["fork", "forkserver", "spawn"]
@@ -241,6 +242,63 @@ def test_errors_in_workers_keep_their_places(torch, shards, tmp_path):
     with pytest.raises(ValueError, match=r"broken\.tar.*offset=1024") as caught:
         list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1))
     assert "1024" in str(caught.value)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("elastic", [False, True])
+def test_an_error_of_a_class_that_only_the_worker_knows(torch, shards, elastic):
+    """It arrives as FlowError with its words; torch alone would drop it, and end the epoch early or never."""
+
+    def broken(sample):
+        class Own(Exception):
+            pass
+
+        if sample["__key__"] == "0-3":
+            raise Own("this is planned")
+        return sample
+
+    dataset = wds.WebDataset(shards(1)[0], shardshuffle=False).map(broken)
+    dataset = dataset.elastic() if elastic else dataset
+    with pytest.raises(FlowError, match="Own: this is planned"):
+        list(wds.WebLoader(dataset, batch_size=None, num_workers=1, timeout=60))
+
+
+OWN_ERROR = """
+import sys
+import webdataset as wds
+
+class Own(Exception):
+    pass
+
+def broken(sample):
+    if sample["__key__"] == "0-3":
+        raise Own("this is planned")
+    return sample
+
+if __name__ == "__main__":
+    for elastic in (False, True):
+        dataset = wds.WebDataset(sys.argv[2:], shardshuffle=False).map(broken)
+        dataset = dataset.elastic() if elastic else dataset
+        for loader in (
+            wds.WebLoader(dataset, batch_size=None, num_workers=1, timeout=60, multiprocessing_context=sys.argv[1]),
+            wds.Loader(dataset, workers=1, mode="processes", start_method=sys.argv[1]),
+        ):
+            try:
+                list(loader)
+            except Own as error:
+                print("this is planned" in str(error))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("start", STARTS)
+def test_a_script_catches_the_errors_that_it_defines(torch, shards, tmp_path, start):
+    """A class of the program's script is the same class after it was raised in a worker."""
+    script = tmp_path / "script.py"
+    script.write_text(OWN_ERROR)
+    command = [sys.executable, script, start, *shards(1)[0]]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["True"] * 4, done.stderr
 
 
 @pytest.mark.torch

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from webdataset.core import settings
-from webdataset.core.errors import UsageError
+from webdataset.core.errors import FlowError, UsageError, describe_error
 from webdataset.core.lazy_modules import Override
 from webdataset.core.logs import log
 from webdataset.core.optional_imports import loaded_module
@@ -399,3 +399,22 @@ def worker_info() -> TorchWorker | None:
         return None
     info: TorchWorker | None = data.get_worker_info()
     return info
+
+
+def raise_portable(error: Exception) -> None:
+    """Raise ``FlowError`` in place of an error in a worker of torch's, where the class of the error cannot be pickled.
+
+    torch sends the class. Where that fails, its queue drops the message without a word: the program waits for ever, or
+    takes the worker for one that has read everything.
+
+    Raises:
+        FlowError: says what the error said, and has it as its cause.
+    """
+    if worker_info() is None:
+        return
+    import pickle  # noqa: PLC0415  loaded by now: torch is
+
+    try:
+        pickle.dumps(type(error))
+    except Exception:  # noqa: BLE001  whatever a user's class does when it is pickled
+        raise FlowError(f"a worker process failed: {describe_error(error)}") from error

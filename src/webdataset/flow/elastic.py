@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self
 
-from webdataset.core.distributed import StreamNumber, WorkerContext, process_context
+from webdataset.core.distributed import StreamNumber, WorkerContext, process_context, raise_portable
 from webdataset.core.errors import NoSamples, UsageError, WebDatasetError
 from webdataset.core.tracebacks import trim_traceback
 from webdataset.flow.elastic_state import (
@@ -411,6 +411,9 @@ class ElasticRun(Generic[Output]):
                 raise
         except WebDatasetError as error:
             trim_traceback(error)
+            raise
+        except Exception as error:
+            raise_portable(error)
             raise
         if self._started is None:
             self._begin(None)

@@ -408,6 +408,9 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         except WebDatasetError as error:
             trim_traceback(error)
             raise
+        except Exception as error:
+            distributed.raise_portable(error)
+            raise
 
     def iterator(self) -> Iterator[Any]:
         """Run all passes, without the bound on items."""
