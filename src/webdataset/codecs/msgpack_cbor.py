@@ -17,7 +17,7 @@ import functools
 import importlib.metadata
 import io
 import math
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sized, ValuesView
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Literal, NoReturn
@@ -161,6 +161,7 @@ def _array_from_list(values: object) -> np.ndarray:
 
 
 _MOST_BITS = 1 << 14
+_PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
 # before, the reading of tags could not be bounded
 _FIRST_CBOR2 = (6, 2)
 
@@ -189,6 +190,16 @@ def msgpack_loads(data: bytes) -> Any:
         raise DecodingError("lists and maps stand in one another deeper than msgpack reads") from error
     except library.FormatError as error:
         raise DecodingError("no msgpack: a byte that begins no value") from error
+    except TypeError as error:
+        raise DecodingError(describe_list_key(error)) from error
+
+
+def describe_list_key(error: TypeError) -> str:
+    """Return what is wrong with msgpack whose maps could not be made: a TypeError of the unpacker."""
+    return (
+        f"a map has a list or a map as key, which no dictionary of Python can have ({error}): write a list of pairs, "
+        "keys that are texts, or CBOR"
+    )
 
 
 @functools.cache
@@ -203,7 +214,8 @@ def msgpack_dumps(value: object) -> bytes:
 
     Raises:
         MissingExtra: neither msgpack nor msgspec is installed.
-        EncodingError: a value that msgpack does not have, such as an integer beyond 64 bits.
+        EncodingError: a value that msgpack does not have, such as an integer beyond 64 bits, or that would not be read
+            back: a tuple as a key.
         OverflowError: such an integer, where msgspec takes the place of msgpack.
     """
     library = import_if_available("msgpack")
@@ -212,7 +224,30 @@ def msgpack_dumps(value: object) -> bytes:
         packed: bytes = spec.encode(value, enc_hook=functools.partial(encode_msgpack_extension, extension=spec.Ext))
     else:
         packed = library.packb(value, default=functools.partial(encode_msgpack_extension, extension=library.ExtType))
+    # after the packing, which refuses what contains itself
+    _refuse_tuple_keys(value)
     return packed
+
+
+def _refuse_tuple_keys(value: object) -> None:
+    """Raise for a dictionary with a tuple as key: msgpack writes it as a list, which no dictionary can be read with.
+
+    Raises:
+        EncodingError: there is one.
+    """
+    left = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            if not _PLAIN.issuperset(map(type, part)) and any(isinstance(key, tuple) for key in part):
+                raise EncodingError(
+                    "msgpack has no tuples as keys of a dictionary: they would be read as lists, which cannot be keys; "
+                    "write a list of pairs, keys that are texts, or CBOR"
+                )
+            part = part.values()
+        # long lists are of numbers, mostly
+        if isinstance(part, list | tuple | ValuesView) and not _PLAIN.issuperset(map(type, part)):
+            left += [inner for inner in part if isinstance(inner, (dict, list, tuple))]
 
 
 def _msgspec() -> ModuleType:

@@ -11,7 +11,7 @@ yet. This module does no reading of its own.
 import io
 from typing import Any
 
-from webdataset.codecs.msgpack_cbor import cbor2, cbor_tag_decoders, msgpack_extensions
+from webdataset.codecs.msgpack_cbor import cbor2, cbor_tag_decoders, describe_list_key, msgpack_extensions
 from webdataset.core.errors import FormatError, LimitExceeded, Truncated, WebDatasetError, describe_error
 from webdataset.core.optional_imports import require
 
@@ -69,6 +69,8 @@ class MsgpackItems:
             pass
         except self._full:
             self.error = _size_error(self._limit, start)
+        except TypeError as error:
+            self.error = _item_error("msgpack", error, start, describe_list_key(error))
         except Exception as error:  # noqa: BLE001  errors of the library have no common base; the hook's are ours
             self.error = _item_error("msgpack", error, start)
         self.start = start
@@ -144,9 +146,9 @@ class CborItems:
         return found
 
 
-def _item_error(kind: str, error: Exception, offset: int) -> Exception:
+def _item_error(kind: str, error: Exception, offset: int, reason: str | None = None) -> Exception:
     cause = error if isinstance(error, WebDatasetError) else error.__cause__
-    reason = cause.message if isinstance(cause, WebDatasetError) else describe_error(error)
+    reason = reason or (cause.message if isinstance(cause, WebDatasetError) else describe_error(error))
     refused = FormatError(f"no {kind} item that can be read at byte {offset}: {reason}", offset=offset)
     refused.__cause__ = error
     return refused

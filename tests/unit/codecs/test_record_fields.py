@@ -194,6 +194,17 @@ def test_what_msgpack_refuses_without_words_is_said(data, said):
     assert caught.value.field == "msgpack"
 
 
+@pytest.mark.parametrize("value", [{(1, 2): 3}, [1.5, {"a": [{"b": {(): 1}, "c": 2}]}], ({(1,): 1},)])
+def test_tuples_as_keys_in_msgpack(value):
+    """They would be written as lists, which cannot be read as keys: both ways, the error says what to write."""
+    with pytest.raises(EncodingError, match="a list of pairs, keys that are texts, or CBOR"):
+        encoded("mp", value)
+    with pytest.raises(DecodingError, match="a list of pairs, keys that are texts, or CBOR"):
+        decoded("mp", msgpack.packb(value))
+    others = {"a": {1: (2, 3), None: [{b"x": {1.5: True}}]}}
+    assert decoded("mp", encoded("mp", others)) == {"a": {1: [2, 3], None: [{b"x": {1.5: True}}]}}
+
+
 def test_without_the_msgpack_package(monkeypatch):
     """With msgspec alone the same is read and written, arrays included."""
     pytest.importorskip("msgspec")

@@ -171,6 +171,17 @@ def test_bytes_that_are_no_items(tmp_path):
         assert len(read([name], stage(handler=wds.ignore_and_continue))) == 1
 
 
+def test_lists_as_keys_of_msgpack(tmp_path):
+    """Other programs write such maps; the error says where and what to write, and samples before it are given."""
+    name = str(tmp_path / "keys.msgpack")
+    with open(name, "wb") as stream:
+        stream.write(msgpack.packb({"__key__": "a"}) + msgpack.packb({"__key__": "b", "x": {(1, 2): 3}}))
+    samples = iter(wds.DataPipeline(wds.SimpleShardList([name]), wds.msgpacks_to_samples()))
+    assert next(samples)["__key__"] == "a"
+    with pytest.raises(FormatError, match="at byte 11: a map has a list or a map as key.*write a list of pairs"):
+        next(samples)
+
+
 def test_items_that_are_no_samples(kind, tmp_path):
     """Nearly any bytes are msgpack numbers: there, items that are no dicts are an error unless asked for."""
     name = str(tmp_path / "x")
