@@ -475,3 +475,17 @@ def test_mix(here):
     found = keys("m-0.tar", cwd=here)
     assert len(found) == 30
     assert 15 < sum(key.startswith("k0") for key in found) < 30
+
+
+@pytest.mark.parametrize(
+    "specs", [["s-0.tar"], ["s-0.tar", "s-1.tar"], ["s3://bucket/x.tar.gz"], ["spec.json", "spec.json"]]
+)
+def test_mix_takes_a_specification(here, specs):
+    """Shards in its place are told which command is theirs; a file that is no text is said to be none."""
+    done = run_wds("mix", *specs, "-o", "m.tar", cwd=here, status=exit_status.WRONG_USE)
+    assert b"takes one dataset specification" in done.stderr
+    assert b"'wds shuffle'" in done.stderr
+    (here / "s-0.tar").rename(here / "nameless")
+    done = run_wds("mix", "nameless", "-o", "m.tar", cwd=here, status=exit_status.WRONG_USE)
+    assert b"nameless:1:1: this is no text" in done.stderr
+    assert done.stderr.count(b"\n") == 1

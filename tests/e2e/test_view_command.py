@@ -49,6 +49,17 @@ def test_one_line_says_where_it_is(shards):
         assert viewer.log() == ""
 
 
+@pytest.mark.parametrize("name", ["absent.tar", "file:absent.tar", "absent-*.tar"])
+def test_a_local_shard_that_is_not_there(shards, name):
+    """It is an error at once, not a page; a shard of a list may lack, and urls of stores are not asked for."""
+    for arguments in ([name], [str(shards[0]), name], [str(shards[0]), "--compare", name]):
+        done = run_wds("view", *arguments, cwd=shards[0].parent, status=3)
+        assert done.stderr.startswith(b"wds: cannot open: No such file or directory")
+        assert done.stdout == b""
+    with RunningViewer(f"{shards[0].parent}/s-{{0..2}}.tar", "http://127.0.0.1:9/x.tar") as viewer:
+        assert viewer.ask("/api/dataset").value["sides"][0]["shards"] == 4
+
+
 def test_without_json_it_prints_the_url(shards):
     """The one line on standard output is the url."""
     with subprocess.Popen(

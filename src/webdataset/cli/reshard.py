@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from webdataset.cli import console
-from webdataset.cli.inputs import Inputs, expand_inputs, input_options, load_split, storage_options_of
+from webdataset.cli.inputs import ENDINGS, Inputs, expand_inputs, input_options, load_split, storage_options_of
 from webdataset.cli.outputs import WRITTEN, ShardOutputs, SizeType, read_inputs, shard_output_options
 from webdataset.core.errors import UsageError
 from webdataset.core.seeds import random_seed
@@ -200,13 +200,13 @@ def join_command(
 
 
 @click.command("mix")
-@click.argument("spec")
+@click.argument("specs", nargs=-1, required=True, metavar="SPEC")
 @storage_options_of
 @click.option("-m", "--samples", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N samples.")
 @click.option("--seed", type=int, help="Seed of the draws; without it, one is drawn and told.")
 @shard_output_options
 def mix_command(
-    spec: str,
+    specs: tuple[str, ...],
     *,
     output: ShardOutputs,
     storage_profile: str | None,
@@ -221,6 +221,13 @@ def mix_command(
     Examples:
       wds mix train.yaml --samples 100000 --seed 1 -o mixed-%06d.tar -s 1GB
     """
+    spec = specs[0]
+    if len(specs) > 1 or spec.lower().endswith(ENDINGS):
+        raise UsageError(
+            "'wds mix' takes one dataset specification: a YAML or JSON file that names shards and their weights. To "
+            "mix shards without one: 'wds shuffle' or 'wds reshard --shuffle'; to join them: 'wds cat'",
+            url=spec,
+        )
     name, found = load_split(spec, split)
     if most is None and is_endless(found):
         raise UsageError(f"the mix of the split {name!r} never ends: pass --samples, or 'exhausted: drop'", url=spec)

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -172,7 +173,7 @@ def _make_session(
     storage_profile: str | None,
     split: str | None,
 ) -> "Session":
-    """Return what the command line names; no shard is opened."""
+    """Return what the command line names; no shard that is there is opened."""
     from webdataset.core.errors import UsageError  # noqa: PLC0415  after --help
     from webdataset.viewer.session import DatasetView, Session  # noqa: PLC0415
     from webdataset.viewer.shard_bytes import BlockCache  # noqa: PLC0415
@@ -188,6 +189,7 @@ def _make_session(
     for name, typed in (("a", shards), ("b", compare)):
         if typed:
             inputs = expand_inputs(typed, storage_profile=storage_profile, split=split)
+            _check_files(set(typed).intersection(inputs.urls))
             sides[name] = DatasetView(" ".join(typed[:_MOST_NAMED]), inputs.urls, inputs.reading(), cache)
     if sum(side.urls.count("-") for side in sides.values()) > 1:
         raise UsageError("standard input can be read only once: give '-' one time")
@@ -198,6 +200,21 @@ def _make_session(
 
         session.tags = TagFile(tags)
     return session
+
+
+def _check_files(names: Iterable[str]) -> None:
+    """Raise where one of the shards that were typed as they stand is a local file that is not there.
+
+    Raises:
+        NotFound: none is opened but for this error; other urls fail when they are looked at.
+        UsageError: a ``file:`` url that names another machine.
+    """
+    from webdataset.storage.open_url import resolve_url  # noqa: PLC0415  after --help
+
+    for name in names:
+        found = resolve_url(name)
+        if name != "-" and found.path is not None and not os.path.lexists(found.path):
+            found.open_stream().close()
 
 
 def _make_dataset_arguments(  # noqa: PLR0917  one value for each option

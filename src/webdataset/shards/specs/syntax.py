@@ -237,6 +237,10 @@ def parse_yaml(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         raise _yaml_error(error, file) from error
+    except yaml.reader.ReaderError as error:
+        reason = f"{error.reason}, at position {error.position}"
+        text = f"this is no text ({reason}): a specification is a YAML or JSON file that names shards"
+        raise spec_error([f"{file}:1:1: {text}"]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         if isinstance(error, SpecError):
             raise
