@@ -312,6 +312,32 @@ BIRDS = [
 ]
 
 
+def find_frequent_colours(picture: Image.Image, count: int) -> list[tuple[int, int, int]]:
+    """Return the colours that most pixels have."""
+    counted: Any = picture.getcolors(picture.width * picture.height)
+    return [colour for _, colour in sorted(counted, reverse=True)[:count]]
+
+
+def reduce_colours(picture: Image.Image) -> Image.Image:
+    """Return the picture in 256 colours: those of the page itself as they are, those of photographs mixed of dots.
+
+    The page's colours are taken from its head, for photographs fill most of the rest.
+    """
+    head = picture.crop((0, 0, picture.width, 270 if picture.height > picture.width else 100))
+    exact = list(dict.fromkeys(find_frequent_colours(head, 56) + find_frequent_colours(picture, 24)))
+    others = 256 - len(exact)
+    mixed: Any = picture.quantize(others, Image.Quantize.MEDIANCUT).getpalette()
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*(part for colour in exact for part in colour), *mixed[: 3 * others]])
+    numbers = np.array(picture.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG))
+    pixels = np.asarray(picture)
+    for number, colour in enumerate(exact):
+        numbers[(pixels == colour).all(axis=-1)] = number
+    reduced = Image.fromarray(numbers, "P")
+    reduced.putpalette(palette.getpalette() or [])
+    return reduced
+
+
 def take_pictures(url: str) -> None:
     """Open the page and write the pictures."""
     from playwright.sync_api import sync_playwright
@@ -333,14 +359,8 @@ def take_pictures(url: str) -> None:
             page.wait_for_timeout(800)
             raw = page.screenshot()
             context.close()
-            picture = Image.open(io.BytesIO(raw)).convert("RGB")
-            for colours in (256, 128, 64):
-                target = PICTURES / f"viewer-{name}.png"
-                picture.quantize(colours, Image.Quantize.MEDIANCUT, dither=Image.Dither.FLOYDSTEINBERG).save(
-                    target, optimize=True
-                )
-                if target.stat().st_size <= 300_000:
-                    break
+            picture = reduce_colours(Image.open(io.BytesIO(raw)).convert("RGB"))
+            picture.save(PICTURES / f"viewer-{name}.png", optimize=True)
         browser.close()
 
 

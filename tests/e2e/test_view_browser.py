@@ -37,6 +37,13 @@ HOSTILE_KEYS = [
     "</script><script>alert(7)</script>",
 ]
 WAITS = 60_000
+CUT_PLACEHOLDERS = """
+    [...document.querySelectorAll('.searchbox .input')].filter(one => {
+        const pen = document.createElement('canvas').getContext('2d')
+        pen.font = getComputedStyle(one, '::placeholder').font
+        return pen.measureText(one.placeholder).width > one.clientWidth
+    }).map(one => one.placeholder)
+"""
 
 
 def make_picture(red: int, size: tuple[int, int] = (64, 48), kind: str = "PNG") -> bytes:
@@ -502,6 +509,7 @@ def test_a_phone_and_both_themes(browser: Any, viewer: RunningViewer, scheme: st
             assert wide == [], route
             tall = "[...document.querySelectorAll('.viewbar-title')].filter(one => one.offsetHeight > 50)"
             assert page.evaluate(f"{tall}.map(one => one.innerText)") == [], route
+            assert page.evaluate(CUT_PLACEHOLDERS) == [], route
             names = "[...document.querySelectorAll('.view-link span')].filter(one => one.offsetHeight > 8).length"
             assert page.evaluate(names) >= 3, route
         light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]")

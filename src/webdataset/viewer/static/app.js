@@ -52,7 +52,7 @@ class App {
     this.sidebar = new Sidebar(this);
     this.detail = new Detail(this);
     this.search = h('input', { class: 'input search-input', type: 'search', placeholder: 'Search keys and text', 'aria-label': 'Search keys and text', spellcheck: 'false', autocapitalize: 'off' });
-    this.filter = h('input', { class: 'input filter-input', type: 'text', placeholder: 'Filter: jpg.width >= 512', 'aria-label': 'Filter by an expression', 'aria-describedby': 'filter-error', spellcheck: 'false', autocapitalize: 'off', autocomplete: 'off' });
+    this.filter = h('input', { class: 'input filter-input', type: 'text', placeholder: 'Filter: cls == 3', 'aria-label': 'Filter by an expression', 'aria-describedby': 'filter-error', spellcheck: 'false', autocapitalize: 'off', autocomplete: 'off' });
     this.chips = h('section', { class: 'filters', 'aria-label': 'Search and filters' });
     this.error = h('div', { class: 'filter-error', id: 'filter-error', role: 'alert' });
     this.banner = h('div', { class: 'banner', role: 'alert', hidden: true });
