@@ -21,6 +21,7 @@ from webdataset.testing import archives
 from webdataset.writing.local_file import is_alive
 
 TAR = shutil.which("tar")
+NO_SAMPLES = "there were no samples to write"
 
 
 def write_shard(path, keys, *, mtime=1_500_000_000, size=10):
@@ -202,6 +203,30 @@ def test_select(here):
     skip = ["--on-error", "skip"]
     run_wds("select", "-w", "1 / json.n", *skip, "-o", "w.tar", "s-0.tar", cwd=here, status=exit_status.PARTIAL)
     assert keys("w.tar", cwd=here) == ALL[1:4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "status"),
+    [
+        (["cat", "-k", "k00", "-k", "zz", "-f", "txt"], "no shard has the key zz", exit_status.PARTIAL),
+        (["cat", "-k", "y", "-k", "zz", "-f", "txt"], "no shard has the 2 keys y, zz", exit_status.NONE_FOUND),
+        (["cat", "-f", "txt", "-f", "jpg"], "no shard has the field jpg", exit_status.DONE),
+        (["cat", "-f", "jpg"], "no shard has the field jpg", exit_status.NONE_FOUND),
+        (["cat", "-m", "k00.txt", "-m", "zz"], "no shard has the file zz", exit_status.PARTIAL),
+        (["grep", "-c", "json.nn > 1 or n"], "missing in all samples: json.nn, n", exit_status.NONE_FOUND),
+        (["grep", "-q", "json.nn > 1"], "", exit_status.NONE_FOUND),
+        (["grep", "json.n > 100"], "", exit_status.NONE_FOUND),
+        (["grep", "json.n == 0 or json.nn"], "", exit_status.DONE),
+        (["sort", "--by", "[json.nn, key]", "-o", "-"], "missing in all samples: json.nn", exit_status.DONE),
+        (["select", "-k", "[tj]*", "-d", "jpg", "-r", "a=b", "-o", "-"], "no sample has a field jpg, b", 0),
+        (["select", "-w", "json.n > 9", "-k", "jpg", "-o", "-"], NO_SAMPLES, exit_status.DONE),
+        (["select", "-w", "jpg.x", "-o", "-"], f"{NO_SAMPLES}\nwds: warning: missing in all samples: jpg.x", 0),
+    ],
+)  # fmt: skip
+def test_names_of_nothing_are_told(here, arguments, told, status):
+    """Keys, fields, files and paths into JSON that no sample has may be misspelt; nothing is told of others."""
+    done = run_wds(*arguments, "s-0.tar", "s-1.tar", cwd=here, status=status)
+    assert done.stderr.decode() == (f"wds: warning: {told}\n" if told else "")
 
 
 def test_selected_samples_keep_their_bytes(here):

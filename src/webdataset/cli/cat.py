@@ -1,14 +1,21 @@
 """``wds cat``, ``wds split`` and ``wds select``: samples from shards to shards, in their order, as they stand."""
 
 import codecs
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import click
 
 from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import Inputs, input_options
-from webdataset.cli.outputs import WRITTEN, ShardOutputs, on_error_option, read_inputs, shard_output_options
+from webdataset.cli.outputs import (
+    WRITTEN,
+    ShardOutputs,
+    on_error_option,
+    read_inputs,
+    shard_output_options,
+    warn_of_absent,
+)
 from webdataset.core.errors import MissingField, SampleError, UsageError
 from webdataset.inspection.expression import Expression
 from webdataset.reshaping.selection import Selection
@@ -43,7 +50,7 @@ def cat_command(
     if keys:
         selection = Selection(keys=frozenset(keys))
         output.write(selection.apply(read_inputs(inputs)), "writing")
-        return _report_missing(selection)
+        return _report_missing_keys(selection)
     if output.max_count or output.max_size or output.rekey:
         output.write(read_inputs(inputs), "writing")
         return exit_status.DONE
@@ -68,48 +75,61 @@ def _write_payloads(
         raise UsageError("the bytes of fields go to standard output: leave out the options of shards")
     if members and (keys or fields):
         raise UsageError("--member is the whole name of a file: leave out --key and --field")
-    found = False
-    for payload in _find_members(inputs, members) if members else _find_fields(inputs, keys, fields):
+    wanted, what = (members, "file") if members else (tuple(keys), "key") if keys else (fields, "field")
+    left = set(wanted)
+    for payload in _find_members(inputs, members, left) if members else _find_fields(inputs, keys, fields, left):
         console.write_bytes((payload,))
-        found = True
-    return exit_status.DONE if found else exit_status.NONE_FOUND
+    return _report_missing(left, what, found=len(left) < len(set(wanted)))
 
 
-def _find_members(inputs: Inputs, members: tuple[str, ...]) -> Iterator[bytes]:
+def _find_members(inputs: Inputs, members: tuple[str, ...], left: set[str]) -> Iterator[bytes]:
+    """Yield payloads; the names that are met leave ``left``."""
     for url in inputs:
-        yield from (member.payload for member in read_members(url, inputs.reading()) if member.name in members)
+        for member in read_members(url, inputs.reading()):
+            if member.name in members:
+                left.discard(member.name)
+                yield member.payload
 
 
-def _find_fields(inputs: Inputs, keys: frozenset[str], fields: tuple[str, ...]) -> Iterator[bytes]:
-    """Yield payloads; reading ends with the last key that was asked for.
+def _find_fields(inputs: Inputs, keys: frozenset[str], fields: tuple[str, ...], left: set[str]) -> Iterator[bytes]:
+    """Yield payloads; reading ends with the last key that was asked for. What is met leaves ``left``.
 
     Raises:
         MissingField: a sample that was asked for by its key has no such field.
     """
-    left = set(keys)
     for sample in read_inputs(inputs):
         if keys and sample.key not in keys:
             continue
         for field in fields:
             payload = sample.payload(field)
             if payload is not None:
+                left.discard(sample.key if keys else field)
                 yield payload
             elif keys:
                 names = " ".join(sample.fields)
                 raise MissingField(f"the sample has no field {field!r}; it has {names}", key=sample.key, url=sample.url)
-        left.discard(sample.key)
         if keys and not left:
             return
 
 
-def _report_missing(selection: Selection) -> int:
-    """Say which keys were not met; return the status."""
-    missing = sorted((selection.keys or frozenset()) - selection.found_keys)
+def _report_missing(left: Iterable[str], what: str, *, found: bool) -> int:
+    """Say which keys, fields or files were not met; return the status."""
+    missing = sorted(left)
     if not missing:
         return exit_status.DONE
     shown = ", ".join(map(console.escape_name, missing[:5])) + (", ..." if len(missing) > 5 else "")
-    console.say(f"warning: {len(missing)} keys are in none of the shards: {shown}")
-    return exit_status.PARTIAL if selection.taken else exit_status.NONE_FOUND
+    several = f"{len(missing)} {what}s" if len(missing) > 1 else what
+    console.say(f"warning: no shard has the {several} {shown}")
+    if not found:
+        return exit_status.NONE_FOUND
+    # samples may have one of several fields
+    return exit_status.DONE if what == "field" else exit_status.PARTIAL
+
+
+def _report_missing_keys(selection: Selection) -> int:
+    """Say which keys were not met; return the status."""
+    missing = (selection.keys or frozenset()) - selection.found_keys
+    return _report_missing(missing, "key", found=bool(selection.taken))
 
 
 @click.command("split")
@@ -148,11 +168,12 @@ def select_command(inputs: Inputs, *, output: ShardOutputs, on_error: str, **opt
       wds select --keys tags.tsv --tag keep -o kept.tar x.tar
     """
     failed: list[str] = []
+    where = None if options["where"] is None else Expression(options["where"])
     keys = None if options["key_file"] is None else _read_keys(options["key_file"], options["tag"])
     if keys is None and options["tag"] is not None:
         raise UsageError("--tag chooses among the lines of a file of tags: name it with --keys")
     selection = Selection(
-        where=None if options["where"] is None else _make_test(options["where"], on_error, failed),
+        where=None if where is None else _make_test(where, on_error, failed),
         keys=keys,
         keep=options["keep"],
         drop=options["drop"],
@@ -160,13 +181,15 @@ def select_command(inputs: Inputs, *, output: ShardOutputs, on_error: str, **opt
         require_fields=options["require"],
     )
     output.write(selection.apply(read_inputs(inputs)), "selecting")
-    status = _report_missing(selection) if keys is not None else exit_status.DONE
+    if where is not None and not selection.taken:
+        warn_of_absent(where)
+    if selection.unmet_fields:
+        console.say(f"warning: no sample has a field {', '.join(map(console.escape_name, selection.unmet_fields))}")
+    status = _report_missing_keys(selection) if keys is not None else exit_status.DONE
     return exit_status.PARTIAL if failed else status
 
 
-def _make_test(text: str, on_error: str, failed: list[str]) -> Callable[[RawSample], bool]:
-    expression = Expression(text)
-
+def _make_test(expression: Expression, on_error: str, failed: list[str]) -> Callable[[RawSample], bool]:
     def holds(sample: RawSample) -> bool:
         try:
             return expression.holds(sample.payloads(), key=sample.key, shard=sample.url)

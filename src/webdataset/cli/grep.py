@@ -7,7 +7,7 @@ import click
 
 from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import Inputs, expand_inputs, input_options, storage_options_of
-from webdataset.cli.outputs import on_error_option
+from webdataset.cli.outputs import on_error_option, warn_of_absent
 from webdataset.core.errors import SampleError
 from webdataset.inspection.difference import compare_samples
 from webdataset.inspection.expression import Expression
@@ -94,6 +94,8 @@ def grep_command(expression: str, inputs: Inputs, *, on_error: str, **options: A
             console.write_json({"count": found})
         else:
             console.write_line(str(found))
+    if not (found or options["quiet"]):
+        warn_of_absent(parsed)
     if failed:
         return exit_status.PARTIAL
     return exit_status.DONE if found else exit_status.NONE_FOUND

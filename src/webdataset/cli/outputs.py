@@ -13,6 +13,7 @@ from webdataset.core.errors import AlreadyExists, NotFound, UsageError
 
 if TYPE_CHECKING:
     from webdataset.cli.inputs import Inputs
+    from webdataset.inspection.expression import Expression
     from webdataset.reshaping.raw_writer import RawShardSeries
     from webdataset.samples.raw_samples import RawSample
 
@@ -193,7 +194,7 @@ class ShardOutputs:
         return rekey_samples(samples, "#" if self.rekey else None)
 
     def report(self, series: "RawShardSeries") -> None:
-        """Say what was written: as JSON, in a dry run, or where standard error is a terminal.
+        """Say what was written: as JSON, in a dry run, or where standard error is a terminal; and that nothing was.
 
         Args:
             series: the writer, closed.
@@ -204,6 +205,8 @@ class ShardOutputs:
             elif self.dry_run or self.verbose or sys.stderr.isatty():
                 verb = "would write" if self.dry_run else "wrote"
                 console.say(f"{verb} {name} ({count} sample{'s' * (count != 1)})")
+        if not any(count for _, count in series.shards):
+            console.say("warning: there were no samples to write")
 
 
 def read_inputs(inputs: "Inputs", **rules: Any) -> "Iterator[RawSample]":
@@ -219,6 +222,16 @@ def read_inputs(inputs: "Inputs", **rules: Any) -> "Iterator[RawSample]":
         samples = RawSamples(url, inputs.reading(**rules))
         yield from samples
         _warn_of_loose(url, samples.loose_count, samples.loose)
+
+
+def warn_of_absent(expression: "Expression") -> None:
+    """Say which names of an expression no sample had: they may be misspelt.
+
+    Args:
+        expression: after it was asked about all samples.
+    """
+    if expression.absent:
+        console.say(f"warning: missing in all samples: {', '.join(map(console.escape_name, expression.absent))}")
 
 
 def tell_loose_files(folders: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ import click
 
 from webdataset.cli import console
 from webdataset.cli.inputs import ENDINGS, Inputs, expand_inputs, input_options, load_split, storage_options_of
-from webdataset.cli.outputs import WRITTEN, ShardOutputs, SizeType, read_inputs, shard_output_options
+from webdataset.cli.outputs import WRITTEN, ShardOutputs, SizeType, read_inputs, shard_output_options, warn_of_absent
 from webdataset.core.errors import UsageError
 from webdataset.core.seeds import random_seed
 from webdataset.inspection.expression import Expression
@@ -155,6 +155,7 @@ def sort_command(
 
     samples = sort_samples(read_inputs(inputs), key, reverse=reverse, memory_bytes=memory, folder=temporary)
     output.write(samples, "sorting")
+    warn_of_absent(expression)
 
 
 @click.command("join")

@@ -60,6 +60,7 @@ class Expression:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self._met: dict[str, bool] = {}
         if len(text) > MOST_CHARACTERS:
             raise UsageError(f"the expression is longer than {MOST_CHARACTERS} characters")
         try:
@@ -70,10 +71,15 @@ class Expression:
             where = "" if column is None else f" at column {column}" if column else " at its end"
             said = getattr(error, "msg", None) or type(error).__name__
             raise UsageError(f"{text[:200]!r} is no expression: {said}{where}") from None
-        self._evaluate = _Compiler(text).compile(tree.body, 0, frozenset())
+        self._evaluate = _Compiler(text, self._met).compile(tree.body, 0, frozenset())
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The fields and paths into JSON that were None in every sample where they were looked up so far."""
+        return tuple(name for name, met in self._met.items() if not met)
 
     def evaluate(self, payloads: Mapping[str, bytes], *, key: str = "", shard: str = "") -> Any:
         """Return what it is for one sample.
@@ -114,10 +120,25 @@ class _Compiler:
 
     Args:
         text: the expression, for messages.
+        met: the closures note here the names that they look up, and whether any sample had one.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, met: dict[str, bool]) -> None:
         self._text = text
+        self._met = met
+
+    def _watch(self, name: str, look_up: Evaluate) -> Evaluate:
+        met = self._met
+
+        def watch(scope: Scope) -> Any:
+            found = look_up(scope)
+            if found is not None:
+                met[name] = True
+            else:
+                met.setdefault(name, False)
+            return found
+
+        return watch
 
     def refuse(self, node: ast.AST, what: str) -> UsageError:
         """Return the error about a node.
@@ -172,7 +193,7 @@ class _Compiler:
             return lambda scope: list(scope.payloads)
         if name in _RESERVED:
             return lambda scope: getattr(scope, name)
-        return lambda scope: scope.field(name)
+        return self._watch(name, lambda scope: scope.field(name))
 
     def _compile_attribute(self, node: ast.Attribute, below: Any, local: frozenset[str]) -> Evaluate:
         path = _list_path(node)
@@ -192,7 +213,7 @@ class _Compiler:
                     return found
             return None
 
-        return look_up
+        return self._watch(".".join(path), look_up)
 
     def _compile_subscript(self, node: ast.Subscript, below: Any, _local: Any) -> Evaluate:
         value = below(node.value)

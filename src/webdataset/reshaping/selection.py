@@ -29,6 +29,7 @@ class Selection:
         taken: samples that stayed.
         left_out: samples that went.
         found_keys: those of ``keys`` that were met.
+        unmet_fields: what ``keep``, ``drop`` and ``rename`` name and no chosen sample had; None before the first one.
     """
 
     where: Callable[[RawSample], bool] | None = None
@@ -40,6 +41,7 @@ class Selection:
     taken: int = 0
     left_out: int = 0
     found_keys: set[str] = field(default_factory=set)
+    unmet_fields: list[str] | None = None
 
     def apply(self, samples: Iterable[RawSample]) -> Iterator[RawSample]:
         """Yield what stays of samples.
@@ -71,6 +73,7 @@ class Selection:
         return chosen if chosen.members else None
 
     def _choose_fields(self, sample: RawSample) -> RawSample:
+        self._note_met_fields(sample)
         olds = {old: new for new, old in self.rename.items()}
         missing = [old for old in olds if old not in sample.fields]
         if missing and self.require_fields:
@@ -86,6 +89,14 @@ class Selection:
             fields.append(new)
             members.append(member if new == name else rename_member(member, f"{sample.key}.{new}"))
         return sample._replace(members=tuple(members), fields=tuple(fields))
+
+    def _note_met_fields(self, sample: RawSample) -> None:
+        if self.unmet_fields is None:
+            self.unmet_fields = list(dict.fromkeys((*self.keep, *self.drop, *self.rename.values())))
+        if self.unmet_fields:
+            self.unmet_fields = [
+                name for name in self.unmet_fields if not any(_matches(each, (name,)) for each in sample.fields)
+            ]
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
