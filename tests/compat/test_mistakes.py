@@ -12,6 +12,8 @@ import zipfile
 import pytest
 
 import webdataset as wds
+from webdataset.samples.sample_reader import Reading
+from wids import ShardListDataset
 
 LOCK = threading.Lock()
 
@@ -94,7 +96,39 @@ MISTAKES = {
     "a state of its iterator": (lambda f: iter(read(f)).state_dict(), r"make it elastic, dataset.elastic\(\)"),
     "a sample without a key": (
         lambda f: wds.TarWriter(str(f / "o.tar")).write({"txt": ""}),
-        "a sample is a dict with a __key__",
+        "a sample is a dict with a __key__; this one has 'txt'",
+    ),
+    "a misspelt rule of documents": (
+        lambda f: read(f).interleaved(missing_images="error"),
+        r"^interleaved\(\) got an unexpected keyword argument 'missing_images'; did you mean 'missing_image'\?",
+    ),
+    "fewer images than there must be": (
+        lambda f: read(f).interleaved(min_images=3, max_images=2),
+        "min_images=3 is above max_images=2: no document would be left",
+    ),
+    "a misspelt rule of an index": (
+        lambda f: wds.write_indexes(str(f / "s-0000.tar"), "files", duplicate="first"),
+        r"^write_indexes\(\) got an unexpected keyword argument 'duplicate'; did you mean 'duplicates'\?",
+    ),
+    "a misspelt rule of an indexed dataset": (
+        lambda f: wds.IndexedDataset(str(f / "s-0000.tar"), select_file=bool),
+        r"^IndexedDataset\(\) got an unexpected keyword argument 'select_file'; did you mean 'select_files'\?",
+    ),
+    "a misspelt rule of an indexed shard": (
+        lambda f: wds.IndexedShard(str(f / "s-0000.tar"), decoder="rgb"),
+        r"^IndexedShard\(\) got an unexpected keyword argument 'decoder'",
+    ),
+    "rules of reading twice": (
+        lambda f: wds.IndexedShard(str(f / "s-0000.tar"), reading=Reading(), duplicates="first"),
+        "pass either reading= or duplicates",
+    ),
+    "a misspelt argument of wids": (
+        lambda f: ShardListDataset(str(f / "s-0000.tar"), prefech=3),
+        r"^ShardListDataset\(\) got an unexpected keyword argument 'prefech'; did you mean 'prefetch'\?",
+    ),
+    "a format of records that there is not": (
+        lambda f: wds.RecordWriter(str(f / "x.records"), format="json"),
+        "format='json' is unknown: pass 'cbor' or 'msgpack'",
     ),
     "a map that returns nothing": (lambda f: list(read(f).map(lambda sample: None)), "returned None for"),
 }  # fmt: skip

@@ -51,6 +51,7 @@ to load than this one, so modules that every dataset loads access them as ``erro
 """
 
 import io
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from webdataset.core.lazy_modules import lazy_attributes, lazy_dir
@@ -323,6 +324,30 @@ class SpecError(UsageError):
 
 class UnsafeSpec(SpecError):
     """A specification from the network names a command, a local path, a function or the environment."""
+
+
+def check_keywords(
+    call: str, given: Iterable[str], known: Iterable[str], hints: Mapping[str, str] | None = None
+) -> None:
+    """Raise where a call was given a keyword argument that it does not have.
+
+    Args:
+        call: the name of what the user called.
+        given: names of the arguments that were not taken by name.
+        known: those that it takes.
+        hints: for some names, what to write instead.
+
+    Raises:
+        TypeError: as Python's own, and with the name that was probably meant.
+    """
+    names = list(known)
+    for name in given:
+        if name not in names:
+            import difflib  # noqa: PLC0415  only where a name is wrong
+
+            near = difflib.get_close_matches(name, names, 1)
+            hint = (hints or {}).get(name) or (f"did you mean {near[0]!r}?" if near else "")
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}" + (f"; {hint}" if hint else ""))
 
 
 class MissingExtra(WebDatasetError, ImportError):

@@ -16,6 +16,7 @@ from typing import Any, Self
 from webdataset import filters
 from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, reraise_exception
+from webdataset.core.errors import check_keywords
 from webdataset.core.optional_imports import is_instance_by_name, loaded_module
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import ResampledShards
@@ -105,26 +106,20 @@ def number_draws(pipeline: object) -> None:
 
 
 _INSTEAD = {
-    "shuffle": "; shardshuffle=100 shuffles the shards, and WebDataset(...).shuffle(1000) the samples",
-    "batch_size": "; WebDataset(...).batched(64) makes batches",
-    "batchsize": "; WebDataset(...).batched(64) makes batches",
-    "num_workers": "; wds.Loader(dataset, 64, workers=4) and wds.WebLoader(dataset, num_workers=4) have workers",
-    "workers": "; wds.Loader(dataset, 64, workers=4) and wds.WebLoader(dataset, num_workers=4) have workers",
-    "transform": "; WebDataset(...).map(function) and .map_dict(jpg=function) apply functions",
-    "decode": "; WebDataset(...).decode('rgb') decodes",
+    "shuffle": "shardshuffle=100 shuffles the shards, and WebDataset(...).shuffle(1000) the samples",
+    "batch_size": "WebDataset(...).batched(64) makes batches",
+    "batchsize": "WebDataset(...).batched(64) makes batches",
+    "num_workers": "wds.Loader(dataset, 64, workers=4) and wds.WebLoader(dataset, num_workers=4) have workers",
+    "workers": "wds.Loader(dataset, 64, workers=4) and wds.WebLoader(dataset, num_workers=4) have workers",
+    "transform": "WebDataset(...).map(function) and .map_dict(jpg=function) apply functions",
+    "decode": "WebDataset(...).decode('rgb') decodes",
 }
 
 
 def check_reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
     """Return the rules of reading that a dataset was given, checked by name. Raises TypeError: a name that is none."""
     known = [field.name for field in dataclasses.fields(Reading)]
-    for name in rules:
-        if name not in known:
-            import difflib  # noqa: PLC0415  only where a name is wrong
-
-            near = difflib.get_close_matches(name, [*known, *ARGUMENTS], 1)
-            hint = _INSTEAD.get(name) or (f"; did you mean {near[0]!r}?" if near else "")
-            raise TypeError(f"WebDataset() got an unexpected keyword argument {name!r}{hint}")
+    check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)
     return rules
 
 

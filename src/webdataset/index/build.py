@@ -9,6 +9,7 @@ Never takes a member that is not whole, and never gives an index of a shard whos
 damaged (the map that lies in some sparse payloads is not read).
 """
 
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -18,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 from webdataset.core.error_handlers import Handler, reraise_exception, with_location
-from webdataset.core.errors import NoRandomAccess, UsageError, WebDatasetError
+from webdataset.core.errors import NoRandomAccess, UsageError, WebDatasetError, check_keywords
 from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
 from webdataset.index.plain_members import NativeWalker, PlainRun
 from webdataset.samples.links import LinkResolver, ReadAt, open_random_access
@@ -278,7 +279,7 @@ def index_shard(
         raise UsageError(f"an index is about a url or a path, not {type(url).__name__}")
     if not set(wanted) <= set(HASHES):
         raise UsageError(f"hashes={wanted!r}: there are {', '.join(HASHES)}")
-    reading = choose_reading(reading, rules)
+    reading = choose_reading("index_shard", reading, rules)
     name = os.fsdecode(url)
     try:
         if not wanted:
@@ -294,16 +295,19 @@ def index_shard(
         raise error.locate(url=name, stage="index_shard")  # noqa: B904  the same error, with its place
 
 
-def choose_reading(reading: Reading | None, rules: dict[str, Any]) -> Reading:
+def choose_reading(call: str, reading: Reading | None, rules: dict[str, Any]) -> Reading:
     """Return the rules of reading that a caller gave, whole or one by one.
 
     Args:
+        call: the name of what was called.
         reading: all of them, or None.
         rules: fields of a ``Reading``.
 
     Raises:
         UsageError: both were given.
+        TypeError: a rule that there is not.
     """
+    check_keywords(call, rules, (field.name for field in dataclasses.fields(Reading)))
     if reading is not None and rules:
         raise UsageError(f"pass either reading= or {', '.join(rules)}")
     return reading or Reading(**rules)

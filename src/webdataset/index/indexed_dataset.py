@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, overload
 from webdataset.core.errors import NoShards, NoSuchSample, StaleIndex, UsageError, WebDatasetError
 from webdataset.core.fork_safety import ForkSafeLock
 from webdataset.core.tracebacks import trim_traceback
-from webdataset.index.build import shard_urls
+from webdataset.index.build import choose_reading, shard_urls
 from webdataset.index.entries import ShardIndex
 from webdataset.index.indexed_shard import Decode, IndexedShard, group_ordinals
 from webdataset.index.lookup import IndexSpec
@@ -42,6 +42,7 @@ class IndexedDataset:
     Raises:
         NoShards: an empty list.
         UsageError: an argument that cannot mean anything.
+        TypeError: a rule of reading that there is not.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class IndexedDataset:
     ) -> None:
         if open_shards < 1 or threads < 1:
             raise UsageError(f"open_shards={open_shards}, threads={threads}: at least one each")
-        rules_of = reading or Reading(**rules)
+        rules_of = choose_reading("IndexedDataset", reading, rules)
         if isinstance(shards, (str, os.PathLike, ShardList)):
             shards = shard_urls(shards, rules_of.storage_options)
         listed = list(shards)

@@ -23,6 +23,7 @@ from webdataset.core.errors import NoSuchSample, ShardChanged, UsageError, WebDa
 from webdataset.core.fork_safety import ForkSafeLock
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import trim_traceback
+from webdataset.index.build import choose_reading
 from webdataset.index.convert import OffsetEntries, stale_error
 from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
 from webdataset.index.lookup import IndexSpec, check_index_spec, find_index
@@ -301,6 +302,7 @@ class IndexedShard:
 
     Raises:
         UsageError: an argument that cannot mean anything.
+        TypeError: a rule of reading that there is not.
     """
 
     def __init__(
@@ -316,7 +318,7 @@ class IndexedShard:
         self.url = os.fsdecode(url)
         self.decode = decode
         self._given = index
-        self._reading = reading or Reading(**rules)
+        self._reading = choose_reading("IndexedShard", reading, rules)
         self._decoder: Callable[[Sample], Sample] | None = None
         self._ranges: RandomAccess | None = None
         self._index: ShardIndex | None = None

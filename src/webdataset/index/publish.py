@@ -106,7 +106,7 @@ def write_indexes(
         WebDatasetError: a shard that cannot be indexed.
     """
     names = parse_formats(formats)
-    reading = choose_reading(reading, rules)
+    reading = choose_reading("write_indexes", reading, rules)
     urls = [os.fsdecode(url) for url in shard_urls(shards, reading.storage_options)]
     check_rules(names, reading)
     if not names or not urls:

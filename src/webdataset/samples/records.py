@@ -73,7 +73,9 @@ class RecordReading(PicklesProfiles):
     def __post_init__(self) -> None:
         object.__setattr__(self, "storage_options", check_storage_options(self.storage_options))
         if self.items not in ("any", "samples") or self.limit_bytes < 1:
-            raise UsageError(f"items={self.items!r} is 'samples' or 'any', limit_bytes={self.limit_bytes} is positive")
+            raise UsageError(
+                f"items={self.items!r} must be 'samples' or 'any', and limit_bytes={self.limit_bytes} more than 0"
+            )
 
     def reader(self, shard: Shard, start: Address | None = None) -> "RecordReader":
         """Return the reader of one opened shard, which begins at the item at ``start``."""

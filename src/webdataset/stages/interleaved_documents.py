@@ -9,13 +9,22 @@ makes the same state. These stages never join two shards, never take an image th
 and never change a payload.
 """
 
+import dataclasses
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from webdataset.core.error_handlers import Handler, reraise_exception, should_continue
-from webdataset.core.errors import DecodingError, DuplicateField, FlowError, SampleError, UsageError, describe_error
+from webdataset.core.errors import (
+    DecodingError,
+    DuplicateField,
+    FlowError,
+    SampleError,
+    UsageError,
+    check_keywords,
+    describe_error,
+)
 from webdataset.core.json_types import Address, JsonValue, as_list, as_object
 from webdataset.core.logs import log
 from webdataset.samples.documents.assembly import DocumentParts, assemble_document, collect_images, locate_images
@@ -407,6 +416,7 @@ def interleaved(
 
     Raises:
         UsageError: arguments that cannot mean anything.
+        TypeError: a keyword argument that there is not.
         MissingImage: an image that the JSON names is not there (when it runs).
         SampleError: a document that contradicts itself, or a sample that belongs to none (when it runs).
         DecodingError: JSON or base64 that cannot be read (when it runs).
@@ -414,6 +424,10 @@ def interleaved(
     Flow: in the order in which documents are complete; holds the members of one document, or of the whole shard;
     resumes exactly.
     """
+    known = [field.name for field in dataclasses.fields(DocumentRules)]
+    check_keywords(
+        "interleaved", rules, [*known, "decode", "others", "handler", "json", "adjacent", "lookahead", "trust"]
+    )
     if callable(decode) or isinstance(decode, str):
         decode = [decode]
     decoding = None if decode is None else (tuple(decode), {} if trust is None else {"trust": trust})

@@ -84,8 +84,10 @@ class RecordWriter(ShardOutput):
     ) -> None:
         self.url = str(target) if isinstance(target, (str, os.PathLike)) else None
         self.format = record_format(self.url) if format is None else format
-        if self.format not in _FORMATS or items not in ("samples", "any"):
-            raise UsageError(f"format={format!r} is 'cbor' or 'msgpack', and items={items!r} 'samples' or 'any'")
+        if self.format not in _FORMATS:
+            raise UsageError(f"format={format!r} is unknown: pass 'cbor' or 'msgpack'", url=self.url)
+        if items not in ("samples", "any"):
+            raise UsageError(f"items={items!r} is unknown: pass 'samples' or 'any'", url=self.url)
         # only who writes records pays for the codecs, and for numpy
         self._dumps: Callable[[object], bytes] = _load_codec("webdataset.codecs.msgpack_cbor", _FORMATS[self.format])
         # a missing package shows here, not at the first sample

@@ -433,8 +433,11 @@ class TarWriter(ShardOutput):
         try:
             key = sample["__key__"]
         except (KeyError, TypeError, IndexError):
-            outline = ", ".join(map(repr, sample)) if isinstance(sample, Mapping) else type(sample).__name__
-            raise SampleError(f"a sample is a dict with a __key__, not one of {outline or 'nothing'}") from None
+            fields = ", ".join(map(repr, sample)) if isinstance(sample, Mapping) else ""
+            found = (
+                f"this one has {fields or 'nothing'}" if isinstance(sample, Mapping) else f"not {type(sample).__name__}"
+            )
+            raise SampleError(f"a sample is a dict with a __key__; {found}") from None
         if (
             key.__class__ is not str
             or "." in key

@@ -27,9 +27,9 @@ from webdataset.core.optional_imports import loaded_module
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.core.trust import trust_level
+from webdataset.index.build import choose_reading
 from webdataset.index.wids.local_copies import LocalShards, LRUCache, OpenShard
 from webdataset.index.wids.transforms import Transformation, interpret_transformations
-from webdataset.samples.sample_reader import Reading
 from webdataset.shards.expand import expand_urls
 from webdataset.shards.wids_index import WidsIndex, WidsShard, read_wids_json
 
@@ -129,6 +129,7 @@ class ShardListDataset(MapDataset):
         NotFound: no such index.
         FormatError: an index that is none.
         UsageError: arguments that cannot mean anything.
+        TypeError: a rule of reading that there is not.
     """
 
     def __init__(  # noqa: PLR0917  the positions of wids 0.2.86
@@ -157,7 +158,7 @@ class ShardListDataset(MapDataset):
             float(cache_size) if bounded and cache_size is not None else -1,
             localname,
             trust,
-            Reading(trust=trust, **reading),
+            choose_reading("ShardListDataset", None, {"trust": trust, **reading}),
         )
         self._begin()
         self.index = self._index(shards, base, options, trust)

@@ -273,6 +273,10 @@ class DocumentRules:
             bound = getattr(self, name)
             if bound is not None and bound < 0:
                 raise UsageError(f"{name}={bound} is below 0")
+        if self.max_images is not None and self.min_images > self.max_images:
+            raise UsageError(
+                f"min_images={self.min_images} is above max_images={self.max_images}: no document would be left"
+            )
 
     @property
     def searches(self) -> bool:
