@@ -94,6 +94,7 @@ TABLE = [
     ("datasets:\n- shards: a\n  choose: 2\n", "1:1", "only 1 shards"),
     ("sources:\n- shards: a\n  convert: x\n", "3:3", "'convert' is not read"),
     ("sources:\n- weight: 1\n", "2:3", "has 'shards'"),
+    ("sources: [a.tar]\n", "1:1", "without 'version: 1', 'sources' are read as those of tarmix"),
     ("__class__: MetadatasetV2\nsplits: {train: {join: [a]}}\n", "2:18", "'join' is not read"),
     ("__class__: MetadatasetV2\nsplits: {train: {blend: [{path: d, repetitions: 1}]}}\n", "2:36", "means nothing here"),
     ("__class__: MetadatasetV2\nsplits: {train: {blend: [{path: d, subset: {range: [0, 1]}}]}}\n", "2:36", "'subset'"),

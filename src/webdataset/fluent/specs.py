@@ -63,7 +63,8 @@ def make_stage(name: Any, argument: Any, source: str, *, network: bool = False) 
             return filters.map(_find_function(name, argument))
         return _call_maker(_find_maker(name, network=network), argument)
     except (TypeError, ValueError, ImportError, AttributeError) as error:
-        raise SpecError(f"source {source!r}: transform {name!r} with {argument!r}: {error}") from error
+        given = "" if argument is None else f" with {argument!r}"
+        raise SpecError(f"source {source!r}: transform {name!r}{given}: {error}") from error
 
 
 def _find_maker(name: str, *, network: bool) -> Maker:

@@ -188,7 +188,13 @@ def _read_document(tree: SpecTree, context: SpecContext) -> DatasetSpec:
     if kind == "multishard":
         return dialects.read_multishard(tree, context)
     filled = substitute_tree(tree, context.problems, allowed=not context.origin.network)
-    return _READERS[kind](filled, context)
+    before = len(context.problems.found)
+    found = _READERS[kind](filled, context)
+    if kind == "tarmix" and len(context.problems.found) > before:
+        context.problems.add(
+            tree.place, "without 'version: 1', 'sources' are read as those of tarmix: write it if that is not meant"
+        )
+    return found
 
 
 __all__ = ["FORMS", "FormatError", "SpecError", "dialect", "from_open_clip", "load_spec", "read_tree"]

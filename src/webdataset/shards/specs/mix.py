@@ -312,8 +312,11 @@ def plan_mix(mix: Mix, samples: int | None = None) -> Iterator[Contribution]:
         samples: to say how many of so many samples come from each.
 
     Raises:
-        UsageError: weights that count shards or bytes, of sources that do not say how large they are.
+        UsageError: weights that count shards or bytes, of sources that do not say how large they are; or fewer than no
+            samples.
     """
+    if samples is not None and samples < 0:
+        raise UsageError(f"samples={samples} is below 0")
     for name, source, share in _plan_leaves(mix, "", 1.0):
         urls = source.urls()
         expected = None if share is None or samples is None else share * samples

@@ -167,9 +167,8 @@ class DatasetSpec:
         if name is None:
             name = next(iter(self.splits)) if len(self.splits) == 1 else "train"
         if name not in self.splits:
-            raise UsageError(
-                f"no split {name!r}: {self.origin.name or 'the specification'} has {', '.join(self.splits)}"
-            )
+            place = self.origin.name or "the specification"
+            raise UsageError(f"no split {name!r}: {place} has {', '.join(self.splits)}; pass split=")
         return self.splits[name]
 
     def dump(self) -> dict[str, Any]:
@@ -192,7 +191,11 @@ class DatasetSpec:
         return str(yaml.safe_dump(document, sort_keys=False))
 
     def plan(self, split: str | None = None, samples: int | None = None) -> list[mix.Contribution]:
-        """Return what each source contributes; see :func:`webdataset.shards.specs.mix.plan_mix`."""
+        """Return what each source contributes; see :func:`webdataset.shards.specs.mix.plan_mix`.
+
+        Raises:
+            UsageError: there is no such split, a negative number, or weights of sources whose size is not known.
+        """
         return list(mix.plan_mix(self.split(split), samples))
 
     def to_energon(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_which_split(full):
     """The only split needs no name, train is the default, and others are named where they are missed."""
     spec = load_spec(full)
     assert spec.split() is spec.splits["train"]
-    with pytest.raises(UsageError, match="no split 'test'.* has train, val"):
+    with pytest.raises(UsageError, match="no split 'test'.* has train, val; pass split="):
         spec.split("test")
     assert load_spec({"version": 1, "splits": {"x": {"sources": ["a"]}}}).split().sources[0].shards == ("a",)
 
@@ -286,7 +286,10 @@ def test_plan_of_epochs_that_end():
     assert [line.share for line in load_spec(document).plan()] == [None, None]
     document["sources"][1]["nsamples"] = 20
     assert [line.share for line in load_spec(document).plan()] == [0.75, 0.25]
-    assert [line.share for line in load_spec({"version": 1, "mix": "concat", "sources": ["a"]}).plan()] == [1]
+    spec = load_spec({"version": 1, "mix": "concat", "sources": ["a"]})
+    assert [line.share for line in spec.plan()] == [1]
+    with pytest.raises(UsageError, match="samples=-1 is below 0"):
+        spec.plan(samples=-1)
 
 
 def test_yaml_merges_and_anchors(tmp_path):
