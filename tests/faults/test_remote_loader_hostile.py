@@ -257,7 +257,8 @@ def test_addresses() -> None:
     """The loopback addresses may be plain, others only where the user says so."""
     for url in ("tcp://127.0.0.1:0", "tcp://[::1]:0", "tcp://localhost:5", "ipc:///tmp/x"):
         check_address(url, encrypted=False, anywhere=False)
-    for url in ("tcp://0.0.0.0:0", "tcp://*:5", "tcp://127.0.0.1.example.org:5", "udp://127.0.0.1:3", "tcp://"):
+    for url in ("tcp://0.0.0.0:0", "tcp://*:5", "tcp://127.0.0.1.example.org:5", "udp://127.0.0.1:3", "tcp://",
+                "tcp://127.0.0.1:99999"):  # fmt: skip
         with pytest.raises(UsageError):
             check_address(url, encrypted=False, anywhere=False)
     check_address("tcp://*:5", encrypted=False, anywhere=True)

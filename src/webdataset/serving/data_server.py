@@ -28,7 +28,7 @@ from webdataset.serving.wire_format import (
     encode_json,
     encode_message,
 )
-from webdataset.serving.zmq_transport import Listener
+from webdataset.serving.zmq_transport import Listener, check_server_url
 
 if TYPE_CHECKING:
     from webdataset.flow.elastic_pipeline import ElasticPipeline
@@ -58,9 +58,14 @@ class DataServer:
         self, dataset: "ElasticPipeline", listener: Listener, how: LaneSettings | None = None, *, most_lanes: int = 64
     ) -> None:
         if not getattr(dataset, "streams", None):
-            raise UsageError("only an elastic dataset can be served: write dataset.elastic(streams)")
+            raise UsageError(
+                f"only an elastic dataset can be served, not {type(dataset).__name__}: write dataset.elastic(streams); "
+                "where shards are named, give --streams and --seed"
+            )
         if dataset.seed is None:
-            raise UsageError("a dataset that is served needs a seed, which all servers of it have: WebDataset(seed=…)")
+            raise UsageError(
+                "a dataset that is served needs a seed, which all servers of it have: WebDataset(seed=…), or --seed"
+            )
         self._dataset = copy_dataset(dataset)
         self._listener = listener
         self._how = how or LaneSettings()
@@ -301,11 +306,10 @@ def check_address(url: str, *, encrypted: bool, anywhere: bool) -> None:
         anywhere: the user knows that everyone in the network may connect.
 
     Raises:
-        UsageError: lines that are not encrypted, off the loopback address.
+        UsageError: no address; or lines that are not encrypted, off the loopback address.
     """
+    check_server_url(url)
     scheme, _, rest = url.partition("://")
-    if scheme not in ("tcp", "ipc") or not rest:
-        raise UsageError(f"{url!r} is no address to serve at: tcp://127.0.0.1:5600, or ipc:///path")
     host = rest.rpartition(":")[0].strip("[]")
     local = scheme == "ipc" or host in ("127.0.0.1", "::1", "localhost")
     if not encrypted and not local and not anywhere:

@@ -225,7 +225,7 @@ class LaneClient(threading.Thread):
             line.heard = now
             self._take_message(line, frames)
         elif now - line.heard > self._silence:
-            self._leave(line, f"silent for {now - line.heard:.0f} s")
+            self._leave(line, f"silent for {self._silence:g} s")
             return
         if line is self._line:
             self._grant(line)
@@ -258,7 +258,10 @@ class LaneClient(threading.Thread):
         server.words = words
         server.refusals = server.refusals + 1 if refused else 0
         server.pause_until = time.monotonic() + self._silence
-        log.warning("RemoteLoader: left %s: %s", server.url, words)
+        if words != server.told:
+            # where no server answers they are asked in turn for hours
+            server.told = words
+            log.warning("RemoteLoader: left %s: %s", server.url, words)
         if line is self._second:
             self._drop_second()
         else:
@@ -366,7 +369,7 @@ class LaneClient(threading.Thread):
         if self.header is None:
             self.header = found
         line.welcome = True
-        line.server.words, line.server.functions = "connected", found["functions"]
+        line.server.words, line.server.told, line.server.functions = "connected", "", found["functions"]
         self._open(line)
         if line is self._line:
             self._ask()

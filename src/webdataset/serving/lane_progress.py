@@ -99,6 +99,8 @@ class LaneServer:
     # not to be asked before; words of what it said last
     pause_until: float = 0.0
     words: str = "not asked yet"
+    # for which it was left, as the log says; until it is connected again
+    told: str = ""
     refusals: int = 0
     functions: Json = None
 

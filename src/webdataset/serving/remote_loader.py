@@ -35,7 +35,7 @@ from webdataset.loading.partition import (
 from webdataset.serving.curve_keys import load_key_pair, load_public_key
 from webdataset.serving.lane_client import LaneClient
 from webdataset.serving.lane_progress import LaneItem, LaneOrder
-from webdataset.serving.zmq_transport import Channel, ZmqChannel
+from webdataset.serving.zmq_transport import Channel, ZmqChannel, check_server_url
 from webdataset.shards.expand import expand_urls
 from webdataset.stages.base import Json
 
@@ -124,7 +124,7 @@ class RemoteAdapter(ElasticAdapter):
             if self._timeout is not None and silent > self._timeout:
                 raise SourceError(
                     f"no data server was heard for {silent:.0f} s ({lane.describe_servers()}): start one with "
-                    "'wds serve', or name the servers that run"
+                    "'wds serve', or name the servers that run (one with other keys or --plain does not answer)"
                 )
             if now - warned > _WARN_SECONDS:
                 warned = now
@@ -341,9 +341,7 @@ class _Connection:
         plain: bool,
     ) -> None:
         for url in urls:
-            scheme, _, rest = url.partition("://")
-            if scheme not in ("tcp", "ipc") or not rest:
-                raise UsageError(f"{url!r} is no address of a data server: tcp://host:port")
+            check_server_url(url)
         if (key is None) != (server_key is None):
             raise UsageError("key= and server_key= belong together: the trainer's secret file, the server's public key")
         if plain and key is not None:

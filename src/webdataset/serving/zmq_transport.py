@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _QUEUED_MESSAGES = 16
 _HANDSHAKE_MILLISECONDS = 2000
 _MOST_IO_THREADS = 4
+_LARGEST_PORT = 65535
 _RECONNECT_MILLISECONDS = 100
 _MOST_RECONNECT_MILLISECONDS = 1000
 
@@ -88,6 +89,24 @@ def _wait(
         return zmq_socket.recv_multipart(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
+
+
+def check_server_url(url: str) -> None:
+    """Refuse what is no address: ZeroMQ would take a port beyond 65535 for another one.
+
+    Args:
+        url: of a data server.
+
+    Raises:
+        UsageError: it is none.
+    """
+    scheme, _, rest = url.partition("://")
+    host, _, port = rest.rpartition(":")
+    numbered = port == "*" or (port.isascii() and port.isdigit() and int(port[:6]) <= _LARGEST_PORT)
+    if scheme not in ("tcp", "ipc") or not rest or (scheme == "tcp" and not (host and numbered)):
+        raise UsageError(
+            f"{url!r} is no address of a data server: tcp://host:5600, with a port up to 65535, or ipc:///path"
+        )
 
 
 class ZmqChannel:
