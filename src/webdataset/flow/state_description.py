@@ -136,7 +136,7 @@ def describe_state(state: Mapping[str, Any]) -> StateDescription:
     Raises:
         StateMismatch: it is no state, or was changed since it was saved.
     """
-    if state.get("kind") != LOADER_KIND:
+    if not isinstance(state, Mapping) or state.get("kind") != LOADER_KIND:
         return _describe_dataset_state(check_state(state))
     if state.get(SUM_KEY) != sum_json({name: part for name, part in state.items() if name != SUM_KEY}):
         raise StateMismatch(f"the state was changed or damaged since it was saved: {SUM_KEY!r} does not agree")

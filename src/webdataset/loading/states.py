@@ -253,7 +253,7 @@ def _take_state(delivery: Delivery, state: Mapping[str, Any] | None, epoch: int 
         )
     if epoch is not None:
         raise UsageError("the state says which epoch it is of: leave the epoch out")
-    if state.get("kind") == LOADER_KIND:
+    if isinstance(state, Mapping) and state.get("kind") == LOADER_KIND:
         if state.get("loop") is not None:
             raise UsageError("the state is of a loader with stages after it, which cannot be traced")
         state = state["begin"]

@@ -276,8 +276,8 @@ def _plain(value: object, name: str) -> object:
 
 def _refuse(value: object, name: str, reason: str) -> EncodingError:
     return EncodingError(
-        f"a {type(value).__name__} cannot be shared between trainers: {reason}. Decode it to an array, a text or a "
-        "number before the loader, or take the field out (map, rename(..., keep=False))",
+        f"values of type {type(value).__name__} cannot be shared between trainers: {reason}. Decode it to an array, a "
+        "text or a number before the loader, or take the field out (map, rename(..., keep=False))",
         field=name or None,
     )
 

@@ -312,7 +312,7 @@ class SharedServer:
 
     def _refuse(self, trainer: _Trainer, error: Exception) -> None:
         with contextlib.suppress(OSError, ChannelError):
-            trainer.channel.send({"kind": "no", "error": type(error).__name__, "words": describe_error(error)[:2000]})
+            trainer.channel.send({"kind": "no", "error": type(error).__name__, "words": _describe(error)[:2000]})
         self._drop(trainer)
 
     def _warn(self, now: float) -> None:

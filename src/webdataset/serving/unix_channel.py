@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Protocol
 
 from webdataset.core import settings
-from webdataset.core.errors import FlowError, UsageError
+from webdataset.core.errors import FlowError, NotFound, SourceError, UsageError
 from webdataset.loading.shared_memory import create_shared_file
 from webdataset.stages.base import Json
 
@@ -303,11 +303,16 @@ def take_lock(path: Path) -> StreamLock | None:
 
     Raises:
         UsageError: it is another user's.
+        SourceError: there is no such folder, or nothing can be written there.
     """
     try:
         descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except PermissionError as error:
         raise UsageError(f"{path}.lock is another user's: use another name for this user's stream") from error
+    except OSError as error:
+        kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
+        said = f"the folder of the stream's socket cannot be written to: {error.strerror}"
+        raise kind(f"{said}; make the folder, or name the stream without '/'", url=str(path)) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from webdataset.core.errors import DecodingError, EncodingError, FlowError, StateMismatch, UsageError
+from webdataset.core.errors import DecodingError, EncodingError, FlowError, NotFound, StateMismatch, UsageError
 from webdataset.serving import shared_loader, shared_server, unix_channel
 from webdataset.serving.shared_loader import TrainerDropped
 
@@ -436,6 +436,16 @@ def test_a_state_continues_in_a_loader_and_back(shards, make):
     assert one.epoch == 1
 
 
+@pytest.mark.parametrize("part", ["memories", "description", "streams", "epoch"])
+def test_what_is_no_state(make, part):
+    """States that lack something, or hold something else there, are refused as those of a Loader are."""
+    loader = make()
+    state = loader.state_dict()
+    for wrong in ({name: entry for name, entry in state.items() if name != part}, {**state, part: "x"}, {}, [], "{}"):
+        with pytest.raises(StateMismatch):
+            loader.load_state_dict(wrong)
+
+
 def links():
     """Return what the descriptors of this process are."""
     found = []
@@ -575,7 +585,7 @@ def test_a_client_that_floods(shards, make, name):
 def test_trainers_that_differ(shards, make, name):
     """A trainer with another batch size, or another dataset, is told what differs."""
     next(iter(make()))
-    with pytest.raises(StateMismatch, match="batch_size=4"):
+    with pytest.raises(StateMismatch, match=r"^this trainer differs from the owner .*batch_size=4"):
         next(iter(make(batch_size=4)))
     other = wds.WebDataset(shards, seed=3).shuffle(7).decode().elastic()
     with wds.SharedLoader(other, name, batch_size=8) as loader, pytest.raises(StateMismatch, match="another dataset"):
@@ -622,6 +632,12 @@ def test_wrong_arguments(shards, arguments, words):
     """Each mistake is named."""
     with pytest.raises(UsageError, match=words):
         wds.SharedLoader(dataset(shards), arguments.pop("name", "s"), batch_size=8, **arguments)
+
+
+def test_a_folder_that_is_not_there(shards, tmp_path):
+    """The error says what to do."""
+    with pytest.raises(NotFound, match="folder of the stream's socket .*; make the folder"):
+        next(iter(wds.SharedLoader(dataset(shards), str(tmp_path / "absent" / "s.sock"), batch_size=8)))
 
 
 def test_sources(shards, name):
