@@ -409,14 +409,21 @@ class SampleFunction:
         """
         try:
             made = self._function({"__key__": sample.key, "__url__": sample.url, **sample.payloads()})
-            several = [] if made is None else [made] if isinstance(made, Mapping) else list(made)
+            listed = isinstance(made, Iterable) and not isinstance(made, Mapping)
+            # a generator runs here
+            several = [] if made is None else list(made) if listed else [made]
         except Exception as error:  # whatever it is: it is the function's, and is chained
             raise SampleError(f"the function fails: {describe_error(error)}", key=sample.key, url=sample.url) from error
         return [self._to_raw(sample, each) for each in several]
 
     def _to_raw(self, sample: RawSample, made: Any) -> RawSample:
         if not isinstance(made, Mapping):
-            raise SampleError(f"the function gives a {type(made).__name__}, not a dict", key=sample.key, url=sample.url)
+            raise SampleError(
+                f"the function gives {type(made).__name__}: it must return a dictionary of fields, a list of such, or "
+                "None to leave the sample out",
+                key=sample.key,
+                url=sample.url,
+            )
         key = str(made.get("__key__", sample.key))
         if base_plus_ext(f"{key}.x") != (key, "x"):
             raise SampleError(f"{key!r} cannot be a key: it would end at a dot", key=sample.key, url=sample.url)

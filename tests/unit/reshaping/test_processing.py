@@ -112,6 +112,9 @@ def test_function_that_gives_no_sample():
     ):
         with pytest.raises(error):
             call(lambda sample, made=made: made)
+    for wrong in (3, True, "text", [b"x"]):
+        with pytest.raises(SampleError, match=r"the function gives \w+: it must return a dictionary of fields"):
+            call(lambda sample, made=wrong: made)
 
 
 def test_function_that_fails():
