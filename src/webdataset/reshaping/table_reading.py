@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -337,7 +338,9 @@ def _is_text_only(kind: "pa.DataType") -> bool:
 def _find_shape(kind: "pa.DataType", feature: Mapping[str, object]) -> tuple[str, tuple[int, ...]] | None:
     """Return dtype and shape of a column of arrays, -1 for a length that may vary; None for another column."""
     types = load_arrow().types
-    if str(feature.get("_type", "")).startswith("Array") and isinstance(feature.get("shape"), list | tuple):
+    numbers = re.fullmatch(r"bool|u?int\d+|float\d+", str(feature.get("dtype"))) is not None
+    is_array = numbers and str(feature.get("_type", "")).startswith("Array")
+    if is_array and isinstance(feature.get("shape"), list | tuple):
         lengths = cast("list[int | None]", feature["shape"])
         return str(feature["dtype"]), (-1, *(int(length or 0) for length in lengths[1:]))
     shape: list[int] = []

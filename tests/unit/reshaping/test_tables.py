@@ -622,6 +622,27 @@ def test_names_that_are_not_utf8(tmp_path, target, raw):
     assert [(each.key, each.payloads()) for each in found] == [("a", {"txt": b"1"}), ("d", {"txt": b"4"})]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "kind", "values", "field"),
+    [
+        ("string", pa.string(), [["a", "b"]], "x.json"),
+        ("bool", pa.bool_(), [[True, False]], "x.npy"),
+        ("float16", pa.float16(), [[np.float16(1.5), np.float16(2)]], "x.npy"),
+    ],
+)
+def test_arrays_of_what_is_no_number(tmp_path, dtype, kind, values, field):
+    """A feature Array2D of texts is a list of lists; one of numbers an array."""
+    features = {"x": {"shape": [1, 2], "dtype": dtype, "_type": "Array2D"}}
+    table = pa.table({"x": pa.array([values], pa.list_(pa.list_(kind)))})
+    path = str(tmp_path / "x.parquet")
+    pq.write_table(table, path)
+    converter = RowConverter()
+    found = next(converter.convert(read_table(path, "parquet", converter, features=features))).payloads()
+    assert list(found) == [field]
+    value = json.loads(found[field]) if field == "x.json" else npy_loads(found[field]).tolist()
+    assert value == values
+
+
 def test_tables_called_like_commands(tmp_path, monkeypatch):
     """A table whose name looks like a command is read as a file, in a folder and where it is named."""
     monkeypatch.chdir(tmp_path)
