@@ -328,13 +328,13 @@ def test_what_was_written_is_shortened(far, monkeypatch):
     stream._pending[-1][2].result(10)
     stream.write(b"x")
     part = next(far.folder.glob(".up.*.part"))
-    whole = sftp._find_written
+    whole = sftp._find_partial
 
     async def shorten(*words):
         os.truncate(part, 10)
         return await whole(*words)
 
-    monkeypatch.setattr(sftp, "_find_written", shorten)
+    monkeypatch.setattr(sftp, "_find_partial", shorten)
     with pytest.raises(SourceError, match="of 10 bytes instead of 3000001"):
         stream.close()
     assert not (far.folder / "up").exists()

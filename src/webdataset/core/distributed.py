@@ -404,7 +404,7 @@ def worker_info() -> TorchWorker | None:
 def raise_portable(error: Exception) -> None:
     """Raise ``FlowError`` in place of an error in a worker of torch's, where the class of the error cannot be pickled.
 
-    torch sends the class. Where that fails, its queue drops the message without a word: the program waits for ever, or
+    torch sends the class. Where that fails, its queue drops the message without a word: the program waits forever, or
     takes the worker for one that has read everything.
 
     Raises:

@@ -412,7 +412,7 @@ class ElasticRun(Generic[Output]):
         except WebDatasetError as error:
             trim_traceback(error)
             raise
-        except Exception as error:
+        except Exception as error:  # of the user's code: it is raised again
             raise_portable(error)
             raise
         if self._started is None:

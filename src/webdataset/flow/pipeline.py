@@ -408,7 +408,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         except WebDatasetError as error:
             trim_traceback(error)
             raise
-        except Exception as error:
+        except Exception as error:  # of the user's code: it is raised again
             distributed.raise_portable(error)
             raise
 

@@ -140,7 +140,7 @@ class S3Object(HttpRemoteObject):
         except self._failures as error:
             failure: Exception = translate_error(error, self.url, offset=offset, profile=self.place.profile)
             # those that were good until now may have been renewed
-            if s3_client.forget_refused(self.place.profile, error, failure, used) and known is not None:
+            if s3_client.judge_refusal(self.place.profile, error, failure, used) and known is not None:
                 failure = RetryableError(str(failure))
             if "VersionId" in wanted and response_status(error) == 403:
                 failure = _Forbidden(failure)

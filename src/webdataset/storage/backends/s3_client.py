@@ -248,7 +248,7 @@ def forget_client(profile: Profile, used: float) -> None:
     _clients.forget(profile, used)
 
 
-def forget_refused(profile: Profile, error: Exception, failure: Exception, used: float) -> bool:
+def judge_refusal(profile: Profile, error: Exception, failure: Exception, used: float) -> bool:
     """Look for credentials anew where they have expired or are doubted; tell whether they are doubted.
 
     Args:
@@ -445,7 +445,7 @@ class S3Client:
             answer: dict[str, Any] = getattr(client, name)(**arguments)
         except self._failures as error:
             failure = translate_error(error, self._url, profile=self._profile)
-            if forget_refused(self._profile, error, failure, used) and again:
+            if judge_refusal(self._profile, error, failure, used) and again:
                 failure = RetryableError(str(failure), expired=True)
         else:
             self._accepted = True

@@ -380,7 +380,7 @@ class SftpUpload(AtomicUpload):
 
     def _rename(self) -> None:
         """Give the file its name, once all of it is there."""
-        finding = _find_written(self._login, self._current_file(), self._beside)
+        finding = _find_partial(self._login, self._current_file(), self._beside)
         found = sftp_client.run_coroutine(finding, sftp_client.READ_SECONDS)
         if found is None and self._complete is not None:
             # renamed already, and the response was lost: then the file kept the time of its last change
@@ -425,7 +425,7 @@ async def _write_piece(handle: "SftpFile", offset: int, body: bytes) -> None:
     await handle.write(body, offset)
 
 
-async def _find_written(login: SshLogin, handle: "SftpFile", beside: str) -> ObjectVersion | None:
+async def _find_partial(login: SshLogin, handle: "SftpFile", beside: str) -> ObjectVersion | None:
     """Close a file, and return its version; None where it is not there."""
     known = sftp_client.import_asyncssh()
     # the connection is gone, the server cannot, or an earlier attempt has closed it
