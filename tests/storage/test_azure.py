@@ -202,6 +202,17 @@ def test_tokens(guarded, waits):
         assert drained("az://c/x", storage_options=brief) == b"guarded"
 
 
+def test_a_token_that_is_good_for_some_minutes(guarded, waits):
+    """Where none can be fetched before it expires it is used until then."""
+    options = {**guarded.options, "credential": Credential(seconds=60)}
+    assert drained("az://c/x", storage_options=options) == b"guarded"
+    options["credential"].error = ValueError("no way to the service of tokens")
+    assert drained("az://c/x", storage_options=options) == b"guarded"
+    azure_client._token_caches.clear()
+    with pytest.raises(SourceError, match="no way to the service of tokens"):
+        wds.gopen("az://c/x", storage_options=options)
+
+
 @pytest.mark.parametrize("turn", [1, 2, 5, 9])
 def test_a_token_that_expires_while_blocks_go_up(guarded, waits, turn):
     """Blocks that several threads send are refused together: each is sent again, and one token is fetched for all."""

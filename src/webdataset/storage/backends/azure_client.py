@@ -382,7 +382,12 @@ class AzureTokens:
         with self._lock:
             token = self._token
             if token is None or token.expires_on - EARLY_SECONDS < time.time():
-                self._token = token = self._fetch(url)
+                try:
+                    self._token = token = self._fetch(url)
+                except (RetryableError, SourceError):
+                    # it is asked for early, and the old one is good for some minutes
+                    if token is None or token.expires_on <= time.time():
+                        raise
         return str(token.token)
 
     def _fetch(self, url: str) -> "AccessToken":
