@@ -218,11 +218,17 @@ def trace_command(
     deciding = plan_delivery(source, **how).deciding_stages()
     if deciding:
         console.say(f"samples are decoded, since a stage may drop some: {'; '.join(deciding)}")
+    last = None
     for batch in trace(source, state, world_size=ranks, start=start, stop=stop, **options, **how):
+        last = batch.batch
         if as_json:
             console.write_json(batch.to_json())
         else:
             console.write_line(f"{batch.batch}\t{' '.join(map(console.escape_name, batch.keys))}")
+    if last is None:
+        console.say("warning: there are no such batches: the epoch ends before them, or other workers made them")
+    elif stop is not None and last + 1 < stop and options["worker"] is None:
+        console.say(f"warning: the epoch ends with batch {last}")
 
 
 def parse_range(text: str | None) -> tuple[int, int | None]:

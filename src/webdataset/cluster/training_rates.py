@@ -31,7 +31,7 @@ from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import SimpleShardList
 from webdataset.stages.batch import Batched
 from webdataset.stages.read_shards import ReadShards
-from webdataset.storage.open_url import open_stream
+from webdataset.storage.open_url import open_stream, open_url
 from webdataset.storage.random_access import local_path
 from webdataset.storage.streams import Stream
 
@@ -139,12 +139,15 @@ class TrainingRates:
 
         Raises:
             UsageError: it holds no rates.
-            OSError: it cannot be read.
+            SourceError: it cannot be read.
         """
+        with open_url(path) as stream:
+            content = stream.read()
         try:
-            return cls.from_json(json.loads(Path(path).read_text("utf-8")))
+            record = json.loads(content)
         except ValueError as error:
-            raise UsageError(f"{path} is no JSON: {error}") from None
+            raise UsageError(f"the rates are no JSON: {error}", url=path) from None
+        return cls.from_json(record)
 
     def save(self, path: str) -> None:
         """Write it to a file as JSON."""

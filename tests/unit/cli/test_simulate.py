@@ -41,6 +41,9 @@ def test_wrong_use(shards):
     path = f"{shards}/s-0.tar"
     (shards / "rates.json").write_text("{}")
     refused = run_wds("simulate", path, "--rates", f"{shards}/rates.json", status=2)
+    assert refused.stderr.startswith(b"wds: no rates of version 1")
     assert b"wds simulate DATASET --save-rates FILE" in refused.stderr
+    refused = run_wds("simulate", path, "--rates", f"{shards}/absent.json", status=3)
+    assert refused.stderr.startswith(b"wds: cannot open: No such file or directory")
     assert b"x>=1" in run_wds("simulate", path, "--ranks", "0", status=2).stderr
     assert b"batched" in run_wds("simulate", path, "--batch", "4", status=2).stderr

@@ -80,6 +80,16 @@ def test_trace_of_a_function(folder):
     assert [value["keys"] for value in values] == real
     lines = run_wds("state", "trace", "train:loader", "--batches", "2-3", cwd=folder).stdout.decode().splitlines()
     assert lines == [f"{number}\t{' '.join(real[number])}" for number in (2, 3)]
+    last = len(real) - 1
+    for batches, printed, told in (
+        (f"{last}-{last + 9}", 1, f"the epoch ends with batch {last}"),
+        (f"{last + 1}", 0, "there are no such batches"),
+        (f"{last}", 1, ""),
+    ):
+        done = run_wds("state", "trace", "train:loader", "--batches", batches, cwd=folder)
+        assert len(done.stdout.splitlines()) == printed
+        assert told in done.stderr.decode()
+        assert bool(told) == bool(done.stderr)
 
 
 def test_trace_of_shards_from_a_state(folder):
