@@ -1,7 +1,7 @@
 """``wds cat``, ``wds split`` and ``wds select``: samples from shards to shards, in their order, as they stand."""
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
@@ -13,6 +13,7 @@ from webdataset.cli.outputs import (
     ShardOutputs,
     on_error_option,
     read_inputs,
+    report_missing,
     shard_output_options,
     warn_of_absent,
 )
@@ -79,7 +80,7 @@ def _write_payloads(
     left = set(wanted)
     for payload in _find_members(inputs, members, left) if members else _find_fields(inputs, keys, fields, left):
         console.write_bytes((payload,))
-    return _report_missing(left, what, found=len(left) < len(set(wanted)))
+    return report_missing(left, what, found=len(left) < len(set(wanted)))
 
 
 def _find_members(inputs: Inputs, members: tuple[str, ...], left: set[str]) -> Iterator[bytes]:
@@ -112,24 +113,10 @@ def _find_fields(inputs: Inputs, keys: frozenset[str], fields: tuple[str, ...], 
             return
 
 
-def _report_missing(left: Iterable[str], what: str, *, found: bool) -> int:
-    """Say which keys, fields or files were not met; return the status."""
-    missing = sorted(left)
-    if not missing:
-        return exit_status.DONE
-    shown = ", ".join(map(console.escape_name, missing[:5])) + (", ..." if len(missing) > 5 else "")
-    several = f"{len(missing)} {what}s" if len(missing) > 1 else what
-    console.say(f"warning: no shard has the {several} {shown}")
-    if not found:
-        return exit_status.NONE_FOUND
-    # samples may have one of several fields
-    return exit_status.DONE if what == "field" else exit_status.PARTIAL
-
-
 def _report_missing_keys(selection: Selection) -> int:
     """Say which keys were not met; return the status."""
     missing = (selection.keys or frozenset()) - selection.found_keys
-    return _report_missing(missing, "key", found=bool(selection.taken))
+    return report_missing(missing, "key", found=bool(selection.taken))
 
 
 @click.command("split")

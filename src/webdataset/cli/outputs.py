@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from webdataset.cli import console
+from webdataset.cli import console, exit_status
 from webdataset.core.errors import AlreadyExists, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -222,6 +222,26 @@ def read_inputs(inputs: "Inputs", **rules: Any) -> "Iterator[RawSample]":
         samples = RawSamples(url, inputs.reading(**rules))
         yield from samples
         _warn_of_loose(url, samples.loose_count, samples.loose)
+
+
+def report_missing(left: Iterable[str], what: str, *, found: bool) -> int:
+    """Say which keys, fields or files were not met; return the status.
+
+    Args:
+        left: their names.
+        what: ``key``, ``field`` or ``file``.
+        found: others were met.
+    """
+    missing = sorted(left)
+    if not missing:
+        return exit_status.DONE
+    shown = ", ".join(map(console.escape_name, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    several = f"{len(missing)} {what}s" if len(missing) > 1 else what
+    console.say(f"warning: no shard has the {several} {shown}")
+    if not found:
+        return exit_status.NONE_FOUND
+    # samples may have one of several fields
+    return exit_status.DONE if what == "field" else exit_status.PARTIAL
 
 
 def warn_of_absent(expression: "Expression") -> None:

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import click
 
-from webdataset.cli import console
+from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import Inputs, input_options
+from webdataset.cli.outputs import report_missing
 from webdataset.core import settings
 from webdataset.core.errors import DecodingError
 from webdataset.inspection.field_preview import JSON_FIELDS, TEXT_FIELDS, preview_field
@@ -45,7 +46,7 @@ def show_command(
     documents: bool,
     images: str,
     width: int,
-) -> None:
+) -> int:
     """Show samples in the terminal: images, texts, JSON; anything else in one line.
 
     Examples:
@@ -56,13 +57,22 @@ def show_command(
     painter = _Painter(images, width)
     samples = _read_documents(inputs) if documents else _read_fields(inputs)
     chosen = (sample for sample in samples if not keys or sample[0] in keys)
-    for number, (key, parts) in enumerate(islice(chosen, count)):
-        if number:
+    left, unseen = set(keys), set(fields)
+    shown = 0
+    for shown, (key, parts) in enumerate(islice(chosen, count), 1):
+        if shown > 1:
             console.write_line()
         console.write_line(f"== {console.escape_name(key)}")
         for name, payload in parts:
             if not fields or name in fields:
+                unseen.discard(name)
                 painter.show(name, payload)
+        left.discard(key)
+    if left and shown < count:
+        return report_missing(left, "key", found=shown > 0)
+    if unseen and shown:
+        console.say(f"warning: not in the samples shown: {', '.join(map(console.escape_name, sorted(unseen)))}")
+    return exit_status.DONE
 
 
 def _read_fields(inputs: Inputs) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from support.command import WDS, command_environment, run_wds
+from webdataset.cli import exit_status
 from webdataset.testing import archives
 
 Image = pytest.importorskip("PIL.Image")
@@ -50,6 +51,17 @@ def test_choices(here):
     assert b"txt" not in run_wds("show", "-n", "1", "-f", "json", "s.tar", cwd=here).stdout
     assert b"@@" not in run_wds("show", "-i", "none", "s.tar", cwd=here).stdout
     assert b"\x1b_Ga=T" in run_wds("show", "-i", "kitty", "s.tar", cwd=here).stdout
+
+
+def test_what_is_not_there_is_told(here):
+    """A key that no shard has, and a field that no shown sample has, may be misspelt."""
+    done = run_wds("show", "-k", "c", "s.tar", cwd=here, status=exit_status.NONE_FOUND)
+    assert (done.stdout, done.stderr) == (b"", b"wds: warning: no shard has the key c\n")
+    done = run_wds("show", "-k", "c", "-k", "b", "s.tar", cwd=here, status=exit_status.PARTIAL)
+    assert b"== b" in done.stdout
+    done = run_wds("show", "-f", "jsn", "-f", "txt", "s.tar", cwd=here)
+    assert done.stderr == b"wds: warning: not in the samples shown: jsn\n"
+    assert run_wds("show", "-n", "1", "-k", "a", "-k", "b", "s.tar", cwd=here).stderr == b""
 
 
 def test_broken_image_is_told(here):
