@@ -46,6 +46,21 @@ def spawn_loader(dataset):
         return list(loader)
 
 
+def keep_nothing(samples):
+    """A stage that lacks its ``yield`` or ``return``."""
+    for _ in samples:
+        pass
+
+
+def open_with(opener):
+    """Read a url whose scheme is of this opener."""
+    wds.gopen_schemes["nothing"] = opener
+    try:
+        return list(wds.WebDataset("nothing://x", shardshuffle=False))
+    finally:
+        del wds.gopen_schemes["nothing"]
+
+
 MISTAKES = {
     "an HTML page": (lambda f: list(read(f, "html.tar")), "its content is an HTML page: the server sent it"),
     "an XML answer": (lambda f: list(read(f, "xml.tar")), "its content is XML, perhaps a server's error message"),
@@ -98,13 +113,18 @@ MISTAKES = {
         lambda f: wds.TarWriter(str(f / "o.tar")).write({"txt": ""}),
         "a sample is a dict with a __key__; this one has 'txt'",
     ),
+    "a stage that returns nothing": (
+        lambda f: list(read(f).compose(keep_nothing)),
+        r"the stage keep_nothing \(.*test_mistakes.py:\d+\) returned NoneType: a stage is a generator, or returns an",
+    ),
+    "an opener that returns nothing": (
+        lambda f: open_with(lambda *_arguments, **_options: None),
+        "what opens this url returned None: an opener returns a file object .*url='nothing://x'",
+    ),
+    "an epoch that is no number": (lambda f: read(f).set_epoch("1"), r"set_epoch\('1'\): epochs are numbered from 0"),  # type: ignore[arg-type]
     "a misspelt rule of documents": (
         lambda f: read(f).interleaved(missing_images="error"),
         r"^interleaved\(\) got an unexpected keyword argument 'missing_images'; did you mean 'missing_image'\?",
-    ),
-    "fewer images than there must be": (
-        lambda f: read(f).interleaved(min_images=3, max_images=2),
-        "min_images=3 is above max_images=2: no document would be left",
     ),
     "a misspelt rule of an index": (
         lambda f: wds.write_indexes(str(f / "s-0000.tar"), "files", duplicate="first"),

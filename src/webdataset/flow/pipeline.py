@@ -8,7 +8,7 @@ import functools
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar
 
 from webdataset.core import distributed
 from webdataset.core.distributed import RunContext, WorkerContext, is_single_worker, process_context, worker_context
@@ -279,8 +279,13 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
         Args:
             epoch: from 0.
+
+        Raises:
+            UsageError: no number.
         """
-        self.epoch = self.chosen_epoch = epoch
+        if not isinstance(epoch, SupportsIndex):
+            raise UsageError(f"set_epoch({epoch!r}): epochs are numbered from 0")
+        self.epoch = self.chosen_epoch = int(epoch)
         self._count = None
 
     def adopt(self, run: Run, *, persistent: bool = False) -> None:

@@ -21,7 +21,7 @@ from webdataset.core.json_types import SplitJson
 from webdataset.samples.shard_identity import compare_traces, is_lenient, warn_changed_shard
 from webdataset.shards.shard_walk import OpenList, ShardWalk, WalkName
 from webdataset.stages import randomness
-from webdataset.stages.base import Address, Json, Outcome, Run, Stage, StageState, normalize_json
+from webdataset.stages.base import Address, Json, Outcome, Run, Stage, StageState, describe_function, normalize_json
 from webdataset.stages.mix_sources import refuse_unrepeatable
 from webdataset.stages.read_shards import ReadShards
 
@@ -423,8 +423,18 @@ class _OpaqueStage(Stage):
         self.source_run = run  # None where it is not the source
 
     def flow(self, upstream: Iterator[Any], state: object) -> Iterator[Any]:  # noqa: ARG002
-        """Return the foreign stage's iterator."""
-        return iter(self._start_source(upstream))
+        """Return the foreign stage's iterator.
+
+        Raises:
+            TypeError: it returned something else.
+        """
+        found = self._start_source(upstream)
+        if not isinstance(found, Iterable) and not hasattr(type(found), "__getitem__"):
+            named = describe_function(self.foreign)
+            raise TypeError(
+                f"the stage {named} returned {type(found).__name__}: a stage is a generator, or returns an iterator"
+            )
+        return iter(found)
 
     def _start_source(self, upstream: Iterator[Any]) -> Iterable[Any]:
         foreign = self.foreign

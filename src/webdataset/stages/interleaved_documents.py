@@ -375,6 +375,14 @@ def interleaved_behind(stages: Sequence[object], layout: str = "auto", **options
     )
 
 
+def _check_rules(rules: Mapping[str, object]) -> None:
+    """Raise for keyword arguments that there are not. Raises TypeError: it names the one that was probably meant."""
+    known = [field.name for field in dataclasses.fields(DocumentRules)]
+    check_keywords(
+        "interleaved", rules, [*known, "decode", "others", "handler", "json", "adjacent", "lookahead", "trust"]
+    )
+
+
 def interleaved(
     layout: str = "auto",
     *,
@@ -416,7 +424,6 @@ def interleaved(
 
     Raises:
         UsageError: arguments that cannot mean anything.
-        TypeError: a keyword argument that there is not.
         MissingImage: an image that the JSON names is not there (when it runs).
         SampleError: a document that contradicts itself, or a sample that belongs to none (when it runs).
         DecodingError: JSON or base64 that cannot be read (when it runs).
@@ -424,12 +431,8 @@ def interleaved(
     Flow: in the order in which documents are complete; holds the members of one document, or of the whole shard;
     resumes exactly.
     """
-    known = [field.name for field in dataclasses.fields(DocumentRules)]
-    check_keywords(
-        "interleaved", rules, [*known, "decode", "others", "handler", "json", "adjacent", "lookahead", "trust"]
-    )
-    if callable(decode) or isinstance(decode, str):
-        decode = [decode]
+    _check_rules(rules)
+    decode = [decode] if callable(decode) or isinstance(decode, str) else decode
     decoding = None if decode is None else (tuple(decode), {} if trust is None else {"trust": trust})
     return Interleaved(
         DocumentRules(layout=layout, **rules),

@@ -376,7 +376,10 @@ class ResolvedUrl:
         if self.storage_options is not None:
             options["storage_options"] = self.storage_options
         self.refuse_lost_options(options.get("storage_options"))
-        return cast("IO[bytes]", opener(target, mode, bufsize, **options))
+        opened = opener(target, mode, bufsize, **options)
+        if opened is None:
+            raise UsageError("what opens this url returned None: an opener returns a file object", url=target)
+        return cast("IO[bytes]", opened)
 
     def refuse_lost_options(self, storage_options: object) -> None:
         """Raise where what opens this url would ignore storage options.

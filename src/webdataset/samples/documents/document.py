@@ -242,7 +242,7 @@ class DocumentRules:
         min_image_bytes: leave out images of fewer bytes (encoded).
         max_images: leave out images beyond this number.
         keep: which images these are: the ``first``, or the most ``similar``.
-        min_images: leave out documents with fewer images than this.
+        min_images: leave out documents with fewer images than this, before ``max_images`` leaves any out.
 
     Raises:
         UsageError: a value that cannot mean anything.
@@ -273,10 +273,6 @@ class DocumentRules:
             bound = getattr(self, name)
             if bound is not None and bound < 0:
                 raise UsageError(f"{name}={bound} is below 0")
-        if self.max_images is not None and self.min_images > self.max_images:
-            raise UsageError(
-                f"min_images={self.min_images} is above max_images={self.max_images}: no document would be left"
-            )
 
     @property
     def searches(self) -> bool:
