@@ -23,7 +23,7 @@ def open_runtime_folder() -> str:
     """
     if not hasattr(os, "geteuid"):
         raise OSError("this system has no folder that is one user's alone")
-    root = settings.RUNTIME_DIR.get()
+    root = settings.RUNTIME_FOLDER.get()
     name = "webdataset" if root else f"webdataset-{os.geteuid()}"
     path = os.path.join(root or tempfile.gettempdir(), name)  # noqa: PTH118  joined for calls of the system
     with contextlib.suppress(FileExistsError):

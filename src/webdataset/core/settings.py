@@ -214,7 +214,10 @@ PETREL_CONF = EnvironmentVariable[str | None](
     "WDS_PETREL_CONF", None, str, "petrel's file; unset: ~/petreloss.conf, where it is"
 )
 RUNTIME_FOLDER = EnvironmentVariable[str | None](
-    "XDG_RUNTIME_DIR", None, str, "folder of the user's sockets; unset: one of the user's own in the temporary folder"
+    "XDG_RUNTIME_DIR",
+    None,
+    str,
+    "folder of sockets and files that the user's processes share; unset: one of the user's own in the temporary folder",
 )
 CONFIG_HOME = EnvironmentVariable("XDG_CONFIG_HOME", "~/.config", str, "folder of the user's configuration files")
 CONFIG_DIRS = EnvironmentVariable(
@@ -277,9 +280,6 @@ SHARED_LISTING = EnvironmentVariable(
 )
 JOB_ID = EnvironmentVariable[str | None](
     "WDS_JOB_ID", None, str, "name of the job, for processes on one host that share listings; unset: from the launcher"
-)
-RUNTIME_DIR = EnvironmentVariable[str | None](
-    "XDG_RUNTIME_DIR", None, str, "folder of files that the user's processes share; unset: the temporary files"
 )
 MASTER_ADDR = EnvironmentVariable("MASTER_ADDR", "", str, "host of rank 0, set by torchrun and the like")
 MASTER_PORT = EnvironmentVariable("MASTER_PORT", "", str, "port of rank 0, set by torchrun and the like")

@@ -429,12 +429,15 @@ class _OpaqueStage(Stage):
             TypeError: it returned something else.
         """
         found = self._start_source(upstream)
-        if not isinstance(found, Iterable) and not hasattr(type(found), "__getitem__"):
+        try:
+            return iter(found)
+        except TypeError as error:
+            if hasattr(found, "__iter__"):
+                raise
             named = describe_function(self.foreign)
             raise TypeError(
                 f"the stage {named} returned {type(found).__name__}: a stage is a generator, or returns an iterator"
-            )
-        return iter(found)
+            ) from error
 
     def _start_source(self, upstream: Iterator[Any]) -> Iterable[Any]:
         foreign = self.foreign
