@@ -102,6 +102,20 @@ def _expand(argument: str, options: Any, split: str | None, depth: int) -> list[
 
 
 def _choose_shards(urls: list[str], *, folder: bool) -> list[str]:
+    """Return the shards of what an expression stands for.
+
+    Raises:
+        UsageError: a folder of a server that has no lists.
+    """
+    if folder:
+        from webdataset.storage.open_url import find_backend, rewrite_url  # noqa: PLC0415  for folders alone
+
+        for url in urls:
+            if url.endswith("/") and find_backend(rewrite_url(url)) == "http":
+                raise UsageError(
+                    "a web server has no lists of a folder: write the shards' urls out, as in train-{000..099}.tar",
+                    url=url,
+                )
     # a folder of a store is like a directory: what stands beside the shards is none
     return [url for url in urls if url.lower().endswith(ENDINGS)] or urls if folder else urls
 

@@ -89,6 +89,14 @@ def test_directory_without_shards_is_an_error(here):
         urls("empty")
 
 
+def test_folders_without_lists(here):
+    """A folder of a web server is no shard: nothing is asked for, and the message says what to write."""
+    for name in ("http://127.0.0.1:9/", "https://127.0.0.1:9/train/"):
+        with pytest.raises(UsageError, match=r"has no lists of a folder: write the shards' urls out"):
+            urls(name)
+    assert urls("pipe:cat s-0.tar deep/", "nowhere/") == ["pipe:cat s-0.tar deep/", "nowhere/"]
+
+
 def test_list_file(here):
     """``@list`` holds an expression a line; comments and empty lines count nothing; lists may name lists."""
     (here / "inner.txt").write_text("deep\n")

@@ -114,7 +114,7 @@ class SftpObject:
         self.url = url
         self.place = parse_url(url, storage_options)
         if self.place.path.endswith("/") or not split(url)[1]:
-            raise UsageError("names no file: write ssh://[user@]host[:port]/path", url=url)
+            raise UsageError("names no file: write ssh://host/path, or ssh://host:port/path", url=url)
         self._failures = sftp_client.failures()
 
     def failures(self) -> tuple[type[Exception], ...]:
@@ -286,7 +286,7 @@ class SftpUpload(AtomicUpload):
     ) -> None:
         self._login, self._path = parse_url(url, storage_options)
         if self._path.endswith("/") or not split(url)[1]:
-            raise UsageError("names no file: write ssh://[user@]host[:port]/path", url=url)
+            raise UsageError("names no file: write ssh://host/path, or ssh://host:port/path", url=url)
         folder, name = posixpath.split(self._path)
         self._beside = posixpath.join(folder, f".{name[:200]}.{random_seed():016x}.part")
         self._failures = sftp_client.failures()

@@ -83,7 +83,7 @@ def split(url: str) -> tuple[str, str]:
     """Return a url up to its path, and the path without the slash before it."""
     match = _URL.fullmatch(url)
     if match is None:
-        raise UsageError("a url of a file on another machine is ssh://[user@]host[:port]/path", url=url)
+        raise UsageError("a url of a file on another machine is ssh://host/path, or ssh://host:port/path", url=url)
     return match["stem"], match["path"]
 
 
@@ -119,7 +119,7 @@ def parse_login(stem: str, storage_options: object = None) -> SshLogin:
     found = options_for("ssh", storage_options, stem)
     match = _NETLOC.fullmatch(stem.partition("://")[2].rstrip("/"))
     if match is None:
-        raise UsageError("a url of a file on another machine is ssh://[user@]host[:port]/path", url=stem)
+        raise UsageError("a url of a file on another machine is ssh://host/path, or ssh://host:port/path", url=stem)
     bracketed = _ADDRESS.fullmatch(match["host"])
     host = bracketed["address"] if bracketed else match["host"]
     if bracketed is None and not _HOST.fullmatch(host):
