@@ -274,7 +274,7 @@ def index_shard(
         SplitSample: the members of a sample do not stand next to each other.
         UsageError: an argument that cannot mean anything.
     """
-    wanted = tuple(hashes)
+    wanted = (hashes,) if isinstance(hashes, str) else tuple(hashes)
     if not isinstance(url, (str, os.PathLike)):
         raise UsageError(f"an index is about a url or a path, not {type(url).__name__}")
     if not set(wanted) <= set(HASHES):
@@ -487,7 +487,7 @@ def index_shards(
     """
     if threads < 1:
         raise UsageError(f"threads={threads}: at least one is needed")
-    wanted = tuple(hashes)
+    wanted = (hashes,) if isinstance(hashes, str) else tuple(hashes)
     left = iter(shard_urls(urls, reading.storage_options if reading else rules.get("storage_options")))
     waiting: deque[tuple[Any, Future[ShardIndex]]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="index") as pool:

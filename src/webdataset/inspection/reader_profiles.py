@@ -229,7 +229,7 @@ class ProfileSet(MemberObserver):
             "ray": RayProfile,
             "grain": GrainProfile,
         }
-        wanted = list(dict.fromkeys(names))
+        wanted = [names] if isinstance(names, str) else list(dict.fromkeys(names))
         for name in wanted:
             if name not in known:
                 raise UsageError(f"profile {name!r} is not one of {', '.join(known)}")

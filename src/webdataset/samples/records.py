@@ -16,6 +16,7 @@ from webdataset.samples.shard_reader import warn_trailing
 from webdataset.storage.profile_pickling import PicklesProfiles
 from webdataset.storage.profile_selection import check_storage_options
 from webdataset.tar.compression import Decompressor, detect_compression
+from webdataset.tar.header import BLOCK, is_checksum_right
 
 # reading takes about three times as much memory
 LIMIT_BYTES = 128 << 20
@@ -102,7 +103,12 @@ class RecordReader:
             FormatError: bytes that are no items, or items that are no samples; those before have been yielded.
         """
         cut = self._cut
+        begins = not self._start
         for piece in self._pieces():
+            if begins and piece[257:262] == b"ustar" and is_checksum_right(piece[:BLOCK]):
+                # letters are items too
+                raise FormatError("its content is a tar archive; read it with wds.WebDataset()", offset=0)
+            begins = False
             yield from self._check_items(*cut.feed(piece))
         yield from self._check_items(*cut.finish())
 

@@ -215,8 +215,12 @@ def test_wrong_arguments(tmp_path):
     """What cannot mean anything is refused before anything is read."""
     with pytest.raises(UsageError, match="profile 'x' is not one of"):
         wds.check_shards(str(tmp_path / "a.tar"), profiles=["x"])
+    with pytest.raises(UsageError, match="profile 'xyz' is not one of"):
+        wds.check_shards(str(tmp_path / "a.tar"), profiles="xyz")
     with pytest.raises(UsageError, match="most_findings"):
         wds.check_shards(str(tmp_path / "a.tar"), most_findings=0)
+    with pytest.raises(UsageError, match=r"hashes=\('md6',\)"):
+        wds.index_shard(str(tmp_path / "a.tar"), hashes="md6")
 
 
 def test_every_format_is_decoded(tmp_path):

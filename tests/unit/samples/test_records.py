@@ -171,6 +171,19 @@ def test_bytes_that_are_no_items(tmp_path):
         assert len(read([name], stage(handler=wds.ignore_and_continue))) == 1
 
 
+@pytest.mark.parametrize("ending", ["tar", "tar.gz"])
+def test_a_tar_is_no_record_shard(tmp_path, ending):
+    """The letters of a header are CBOR items, too; the error names the reader."""
+    name = str(tmp_path / f"s.{ending}")
+    with wds.TarWriter(name) as sink:
+        sink.write({"__key__": "a", "txt": "b"})
+    for stage in (wds.cbors_to_samples(), wds.msgpacks_to_samples(items="any")):
+        with pytest.raises(
+            FormatError, match=r"its content is a tar archive; read it with wds.WebDataset\(\); 0 whole"
+        ):
+            read([name], stage)
+
+
 def test_lists_as_keys_of_msgpack(tmp_path):
     """Other programs write such maps; the error says where and what to write, and samples before it are given."""
     name = str(tmp_path / "keys.msgpack")
