@@ -119,7 +119,8 @@ _INSTEAD = {
 def check_reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
     """Return the rules of reading that a dataset was given, checked by name. Raises TypeError: a name that is none."""
     known = [field.name for field in dataclasses.fields(Reading)]
-    check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)
+    if not rules.keys() <= set(known):
+        check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)
     return rules
 
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, SupportsIndex, TypeVar
 from webdataset.core.distributed import worker_context
 from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError
 from webdataset.core.tracebacks import trim_traceback
-from webdataset.flow.elastic_state import ReceivedState, check_state
+from webdataset.flow.elastic_state import ReceivedState
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
 from webdataset.loading.batching import END, BatchMaker, BatchMark, iterate_samples
 from webdataset.loading.columns import estimate_bytes
@@ -450,8 +450,6 @@ class Loader:
         Raises:
             StateMismatch: a state of another dataset.
         """
-        if state is not None:
-            state = check_state(state)
         if state is not None and is_epoch_over(state, worker_context()):
             state = rewind_state(state, state["epoch"] + 1, worker_context())
         return dict(self._origin.begin(epoch, state).state or {})

@@ -21,8 +21,9 @@ from dataclasses import replace
 from typing import Self
 
 from webdataset.core.distributed import worker_context
-from webdataset.core.errors import FlowError, StateMismatch, UsageError
+from webdataset.core.errors import FlowError, UsageError
 from webdataset.core.logs import log
+from webdataset.flow.elastic_state import check_state
 from webdataset.flow.virtual_stream import warn_of_other_epoch
 from webdataset.loading.batching import END
 from webdataset.loading.columns import estimate_bytes
@@ -480,8 +481,7 @@ class SharedLoader:
         Raises:
             StateMismatch: a state of another dataset; the message says what differs.
         """
-        if not isinstance(state, dict):
-            raise StateMismatch(f"a state is what state_dict() returned, a dictionary, and not {type(state).__name__}")
+        check_state(state)
         self._give_up("load_state_dict was called")
         self._loader.begin_state(self.epoch, state)
         self._state, self._base, self._alone = state, None, False
