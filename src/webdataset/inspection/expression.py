@@ -130,7 +130,7 @@ class _Compiler:
     def _watch(self, name: str, look_up: Evaluate) -> Evaluate:
         met = self._met
 
-        def watch(scope: Scope) -> Any:
+        def watch(scope: Scope) -> object:
             found = look_up(scope)
             if found is not None:
                 met[name] = True
