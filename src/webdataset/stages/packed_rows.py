@@ -6,10 +6,12 @@ and adds the longest one that fits, until none fits: no piece waits for more row
 enough pieces to choose from little is padded. :class:`TokenQueue` joins all tokens, and cuts them where a row is full.
 """
 
+import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from operator import index
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array: TypeAlias = npt.NDArray[np.generic]
+    Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[np.generic]]
+    """The shape of a field's value for one token, and its type."""
 
 
 class PackedSample(NamedTuple):
@@ -210,11 +214,78 @@ def _read_array(sample: Sample, name: str) -> "Array":
         raise SampleError(f"{name!r} is {found}, and no array of tokens: decode it before pack", field=name)
     try:
         array = np.asarray(value.detach().cpu() if _is_tensor(value) else value)
-    except ValueError as error:
-        raise SampleError(f"{name!r} is no array: {error}", field=name) from error
+    # torch raises the other two: NumPy has no bfloat16, for example
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise SampleError(f"{name!r} is no array: {error}; convert it in a map before pack", field=name) from error
     if array.dtype.kind not in "iufb":
         raise SampleError(f"{name!r} holds {array.dtype}, and no numbers", field=name)
     return array
+
+
+def check_padding(columns: "Mapping[str, Array]", fills: Mapping[str, float]) -> None:
+    """Refuse a sample that cannot be padded; one that lies in a full row, too, or rows would decide what is refused.
+
+    Args:
+        columns: its arrays, by field.
+        fills: what stands in the padding, by field.
+
+    Raises:
+        SampleError: the type of a field does not hold the padding.
+    """
+    for name, column in columns.items():
+        if not _can_hold(column.dtype, fills[name]):
+            given = "pad_id" if name == next(iter(fills)) else "also"
+            raise SampleError(
+                f"{name!r} is of {column.dtype}, which does not hold {fills[name]!r}, its padding: give another one "
+                f"in {given}=, or convert the field in a map before pack",
+                field=name,
+            )
+
+
+@cache
+def _can_hold(dtype: "np.dtype[np.generic]", fill: float) -> bool:
+    """Tell whether a number stays the same in an array, but for the precision of real numbers."""
+    import numpy as np  # noqa: PLC0415  loaded when tokens are packed
+
+    with np.errstate(all="ignore"):
+        try:
+            held = np.array([fill]).astype(dtype)[0]
+        except OverflowError:
+            return False
+        return bool(held == fill if dtype.kind != "f" else np.isfinite(held) or not math.isfinite(fill))
+
+
+class RowKinds:
+    """The types and shapes of the fields of a row's pieces."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def add(self, piece: Piece) -> None:
+        """Add a piece.
+
+        Raises:
+            SampleError: a field does not fit those of the pieces before; nothing was added.
+        """
+        found = {name: (column.shape[1:], column.dtype) for name, column in piece.content.columns.items()}
+        if self._kinds and found != self._kinds:
+            found = {name: _join_kinds(name, self._kinds[name], kind) for name, kind in found.items()}
+        self._kinds = found
+
+
+def _join_kinds(name: str, before: "Kind", kind: "Kind") -> "Kind":
+    import numpy as np  # noqa: PLC0415  loaded when tokens are packed
+
+    joined = np.promote_types(before[1], kind[1])
+    # no type of whole numbers holds int64 and uint64: NumPy takes float64, which rounds them
+    if before[0] != kind[0] or (joined.kind == "f" and "f" not in before[1].kind + kind[1].kind):
+        shown = [f"{dtype}[{', '.join(['N', *map(str, shape)])}]" for shape, dtype in (kind, before)]
+        raise SampleError(
+            f"{name!r} is {shown[0]}, and in the samples before it in a row {shown[1]}: these do not fit together; "
+            "make them alike in a map before pack",
+            field=name,
+        )
+    return kind[0], joined
 
 
 def _is_tensor(value: object) -> bool:
@@ -241,12 +312,10 @@ def join_pieces(pieces: Sequence[Piece], fills: Mapping[str, float], length: int
     """Make a row of arrays.
 
     Args:
-        pieces: at least one.
+        pieces: at least one; their fields fit together.
         fills: what stands in the padding, by field, that of the tokens first.
         length: the row is padded to it; None leaves it as long as it is.
 
-    Raises:
-        SampleError: the fields of its samples do not fit together.
     """
     import numpy as np  # noqa: PLC0415  loaded when tokens are packed
 
@@ -277,12 +346,6 @@ def _join_field(pieces: Sequence[Piece], name: str, fill: float, padding: int) -
     import numpy as np  # noqa: PLC0415  loaded when tokens are packed
 
     parts = [piece.content.columns[name][piece.first : piece.stop] for piece in pieces]
-    try:
-        if padding:
-            parts.append(np.full((padding, *parts[0].shape[1:]), fill, np.result_type(*parts)))
-        return np.concatenate(parts)
-    except (ValueError, OverflowError) as error:
-        raise SampleError(
-            f"values of {name!r} do not fit together in a row, or {fill} in its padding does not fit them: {error}",
-            field=name,
-        ) from error
+    if padding:
+        parts.append(np.full((padding, *parts[0].shape[1:]), fill, np.result_type(*parts)))
+    return np.concatenate(parts)

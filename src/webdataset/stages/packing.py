@@ -8,6 +8,7 @@ sum of the lengths of the samples that wait, by which other lengths than when it
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import SupportsIndex
 
 from webdataset.core.distributed import StreamNumber
@@ -20,9 +21,11 @@ from webdataset.stages.packed_rows import (
     PackedSample,
     Piece,
     PieceWindow,
+    RowKinds,
     TokenQueue,
     WaitingPieces,
     check_cost,
+    check_padding,
     join_pieces,
     read_columns,
 )
@@ -37,7 +40,7 @@ WINDOW = 1536
 LEAST_WINDOW = 32
 _END = object()
 # what a row has beside the fields of its samples
-_MADE = frozenset(["position_ids", "segment_ids", "cu_seqlens", "max_seqlen"])
+_MADE = frozenset(["position_ids", "segment_ids", "cu_seqlens", "max_seqlen", "__key__", "__keys__", "__url__"])
 
 
 class PackState(StageState):
@@ -131,8 +134,10 @@ class Pack(Stage[PackState]):
         if how == "concat" and window is not None:
             raise UsageError("how='concat' joins samples as they come: window= is for how='window'")
         fills = dict(also) if isinstance(also, Mapping) else dict.fromkeys([also] if isinstance(also, str) else also, 0)
-        if made := _MADE.intersection([tokens, *fills]) or {tokens}.intersection(fills):
+        if made := _MADE.intersection([tokens, *fills]):
             raise UsageError(f"pack makes {', '.join(sorted(made))} itself: give tokens= and also= other fields")
+        if tokens in fills:
+            raise UsageError(f"also= names {tokens!r}, which tokens= names already: leave it out of also=")
         if whole and (how == "concat" or self.oversize in ("split", "truncate") or fills):
             raise UsageError(
                 "output='samples' gives whole samples: how='concat', also=, splitting and cutting need tokens"
@@ -141,6 +146,7 @@ class Pack(Stage[PackState]):
             raise UsageError("cost= measures whole samples: write output='samples', or leave cost= out")
         # what stands in the padding, by field, that of the tokens first
         self.fills = {tokens: pad_id, **fills}
+        _check_fills(self.fills)
 
     def for_stream(self, stream: StreamNumber) -> "Pack":
         """Return the stage of one stream: the windows of all streams together are as large as this one, or larger."""
@@ -171,18 +177,25 @@ class Pack(Stage[PackState]):
                     over = True
                 else:
                     self._take_in(sample, state)
-            pieces = waiting.take_row()
+            pieces = self._keep_fitting(waiting.take_row(), state)
             if not pieces:
                 return
             if state.origin is not None:
                 state.address = [piece.place() for piece in pieces]
+            yield self.make_row(pieces)
+
+    def _keep_fitting(self, pieces: Sequence[Piece], state: PackState) -> list[Piece]:
+        """Return the pieces of a row without those whose fields do not fit the ones before them."""
+        kinds, kept = RowKinds(), []
+        for piece in pieces:
             try:
-                row = self.make_row(pieces)
-            except Exception as exn:  # noqa: BLE001  fields of samples that do not fit together: the handler decides
-                error = with_blame(exn, "pack", pieces[0].content.sample)
-                state.ended |= not should_continue(self.handler, error, "pack")
-                continue
-            yield row
+                kinds.add(piece)
+            except SampleError as error:
+                located = with_blame(error, "pack", piece.content.sample)
+                state.ended |= not should_continue(self.handler, located, "pack")
+            else:
+                kept.append(piece)
+        return kept
 
     def _take_in(self, sample: object, state: PackState) -> None:
         """Let the pieces of a sample wait."""
@@ -210,6 +223,8 @@ class Pack(Stage[PackState]):
             length = len(read_columns(sample, [self.tokens])[self.tokens]) if self.cost is None else self.cost(sample)
             return PackedSample(check_cost(length), {}, sample)
         columns = read_columns(sample, list(self.fills))
+        if self.output == "padded":
+            check_padding(columns, self.fills)
         return PackedSample(len(columns[self.tokens]), columns, sample)
 
     def _cut(self, content: PackedSample) -> list[tuple[int, int]]:
@@ -231,11 +246,7 @@ class Pack(Stage[PackState]):
         return [(first, min(first + most, length)) for first in range(0, length, most)]
 
     def make_row(self, pieces: Sequence[Piece]) -> object:
-        """Return a row.
-
-        Raises:
-            SampleError: the fields of its samples do not fit together.
-        """
+        """Return a row of pieces that fit together."""
         if self.output == "samples":
             return [piece.content.sample for piece in pieces]
         return join_pieces(pieces, self.fills, self.max_tokens if self.output == "padded" else None)
@@ -341,4 +352,14 @@ def _check_bounds(**bounds: int | None) -> None:
     """Raise UsageError where a bound is no whole number of at least 1."""
     for name, bound in bounds.items():
         if bound is not None and (not isinstance(bound, int) or bound < 1):
-            raise UsageError(f"{name} is {bound!r}: it is a whole number, at least 1")
+            raise UsageError(f"{name} is {bound!r}: it is an int, at least 1")
+
+
+def _check_fills(fills: Mapping[str, object]) -> None:
+    """Raise UsageError where what stands in the padding is no number."""
+    for name, fill in fills.items():
+        if not isinstance(fill, Real):
+            raise UsageError(
+                f"the padding of {name!r} is {fill!r}, and no number. Where a tokenizer has no pad token, leave pad_id "
+                "at 0: segment_ids say where the padding is"
+            )

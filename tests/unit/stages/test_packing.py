@@ -348,13 +348,60 @@ def test_a_tuple_is_no_sample():
 
 
 def test_fields_that_do_not_fit_together_in_a_row():
-    """Vectors of different lengths, or what cannot stand in the padding."""
-    odd = {**sample(1, 2), "labels": np.zeros((2, 3))}
-    with pytest.raises(SampleError, match="values of 'labels' do not fit together in a row"):
-        list(wds.pack(8, also="labels")([sample(0, 3), odd]))
-    small = {**sample(0, 3), "input_ids": np.array([1, 2, 3], np.uint8)}
-    with pytest.raises(SampleError, match="or 300 in its padding does not fit them"):
-        list(wds.pack(8, pad_id=300)([small]))
+    """A handler is asked about each sample that does not fit those before it, and the others make the row."""
+    shapes = [{**sample(n, 2), "labels": np.zeros((2, 3) if n in (2, 4) else 2)} for n in range(6)]
+    words = r"'labels' is float64\[N, 3\], and in the samples before it in a row float64\[N\]"
+    with pytest.raises(SampleError, match=words) as raised:
+        list(wds.pack(20, also="labels")(shapes))
+    assert (raised.value.key, raised.value.field) == ("002", "labels")
+    # NumPy joins these as float64, which rounds token 2**53 + 1
+    types = [{**sample(n, 0), "input_ids": np.array([2**53 + 1], np.uint64 if n in (2, 4) else int)} for n in range(6)]
+    for made in (shapes, types):
+        skips = Counter()
+        with count_skipped(skips):
+            (row,) = wds.pack(20, also="labels" if made is shapes else (), handler=wds.ignore_and_continue)(made)
+        assert row["__keys__"] == ["000", "001", "003", "005"]
+        assert row["input_ids"].dtype.kind == "i"
+        assert skips == {"pack": 2}
+    (row, *rest) = wds.pack(4, also="labels", handler=wds.ignore_and_stop, window=2)(shapes)
+    assert row["__keys__"] == ["000", "001"]
+    assert [each["__keys__"] for each in rest] == [["002"]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill", "held"),
+    [
+        (np.uint16, -1, False),
+        (np.uint8, 300, False),
+        (np.int64, 2**70, False),
+        (np.int32, 0.5, False),
+        (np.int32, float("nan"), False),
+        (bool, -100, False),
+        (np.float16, 1e6, False),
+        (np.uint16, 65535, True),
+        (np.int8, -100, True),
+        (np.int32, 7.0, True),
+        (bool, 1, True),
+        (np.float16, 0.1, True),
+        (np.float32, float("nan"), True),
+        (np.float32, float("-inf"), True),
+    ],
+)
+def test_what_stands_in_the_padding_is_what_was_given(dtype, fill, held):
+    """A type that does not hold it is refused, in a row without padding too; flat rows have none."""
+    made = [{**sample(0, 8), "labels": np.zeros(8, dtype)}, {**sample(1, 3), "labels": np.zeros(3, dtype)}]
+    stage = wds.pack(8, also={"labels": fill})
+    assert len(list(wds.pack(8, also={"labels": fill}, output="flat")(made))) == 2
+    if held:
+        _, row = stage(made)
+        assert row["labels"].dtype == dtype
+        np.testing.assert_allclose(row["labels"][3:].astype(float), float(fill), rtol=1e-3)
+        return
+    with pytest.raises(
+        SampleError, match=r"'labels' is of \w+, which does not hold .*: give another one in also="
+    ) as raised:
+        next(stage(made))
+    assert raised.value.key == "000"
 
 
 def test_vectors_and_flags_for_each_token():
@@ -408,7 +455,7 @@ def test_whole_samples_by_a_cost():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"max_tokens": 0}, "max_tokens is 0: it is a whole number, at least 1"),
+        ({"max_tokens": 0}, "max_tokens is 0: it is an int, at least 1"),
         ({"max_tokens": 8.5}, "max_tokens is 8.5: it is"),
         ({"window": 0}, "window is 0"),
         ({"max_samples": -1}, "max_samples is -1"),
@@ -417,7 +464,10 @@ def test_whole_samples_by_a_cost():
         ({"oversize": "keep"}, "oversize='keep': there are 'split'"),
         ({"tokens": "segment_ids"}, "pack makes segment_ids itself"),
         ({"also": ["position_ids"]}, "pack makes position_ids itself"),
-        ({"also": "input_ids"}, "pack makes input_ids itself"),
+        ({"also": "__keys__"}, "pack makes __keys__ itself"),
+        ({"pad_id": None}, "the padding of 'input_ids' is None, and no number. Where a tokenizer has no pad token"),
+        ({"also": {"labels": "0"}}, "the padding of 'labels' is '0', and no number"),
+        ({"also": "input_ids"}, "also= names 'input_ids', which tokens= names already"),
         ({"how": "concat", "window": 9}, "how='concat' joins samples as they come: window= is for how='window'"),
         ({"cost": len}, "cost= measures whole samples: write output='samples'"),
         ({"output": "samples", "how": "concat"}, "output='samples' gives whole samples"),
@@ -441,6 +491,14 @@ def test_explain_counts_what_waits():
 def test_repr_names_what_decides_the_rows():
     """With what it was given."""
     assert repr(wds.pack(8)) == "pack(8, 'window', tokens='input_ids', output='padded', window=1536, oversize='split')"
+
+
+def test_tensors_that_numpy_does_not_know():
+    """The error says which field, and what to do."""
+    torch = pytest.importorskip("torch")
+    weights = torch.ones(3, dtype=torch.bfloat16)
+    with pytest.raises(SampleError, match=r"'labels' is no array: .*BFloat16; convert it in a map before pack"):
+        list(wds.pack(8, also="labels")([{**sample(0, 3), "labels": weights}]))
 
 
 def test_tensors_give_tensors():
