@@ -43,7 +43,8 @@ def _replacements() -> tuple[tuple[re.Pattern[str], Any], ...]:
     in_query = re.compile(
         r"(?P<name>[?&;#](?:key|se|sp|upload_id|x-(?:amz|goog)-[a-z-]{1,40})=)[^&;#\s'\"]+", re.IGNORECASE
     )
-    assigned = re.compile(rf"{_START}{_NAME}={_VALUE}", re.IGNORECASE)
+    # how many tokens a row of packed sequences has is no secret
+    assigned = re.compile(rf"{_START}(?!max_tokens=\d+(?![^\s,;)])){_NAME}={_VALUE}", re.IGNORECASE)
     option = re.compile(rf"(?<![\w./-])--{_NAME}(?P<space>\s+)(?!-|[^\s'\"]*://){_VALUE}", re.IGNORECASE)
     login = re.compile(
         rf"{_START}(?P<name>(?:-[A-Za-z]{{0,8}}[uU]|--(?:proxy-)?user)[\s=]*)"

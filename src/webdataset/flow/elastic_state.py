@@ -18,6 +18,7 @@ Never uses a part of a state that was not checked; errors name the entry that is
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from marshal import dumps
 from operator import is_
 from typing import Any, TypeAlias, cast
@@ -321,14 +322,22 @@ def _describe_differences(saved: Mapping[str, Any], here: Mapping[str, Any]) -> 
             found.append(f"{_OTHER_SHARDS} (digest {quote_value(before)}, here {quote_value(now)})")
             continue
         if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-            found += [
-                f"{quote_value(one)} (here {quote_value(other)})"
-                for one, other in zip(before, now, strict=True)
-                if one != other
-            ]
+            found += [_quote_both(one, other) for one, other in zip(before, now, strict=True) if one != other]
         else:
             found.append(f"{name} {_format_part(before)} (here {_format_part(now)})")
     return found
+
+
+def _quote_both(before: object, now: object) -> str:
+    """Return two values as text; of long ones that begin alike, what stands from the first difference on."""
+    if isinstance(before, str) and isinstance(now, str) and max(len(before), len(now)) > _QUOTED_LENGTH:
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
+        # where the argument begins in which two stages differ
+        first = before.rfind(", ", 0, same) + 2
+        if first > 1:
+            name = before.partition("(")[0]
+            before, now = f"{name}(…, {before[first:]}", f"{name}(…, {now[first:]}"
+    return f"{quote_value(before)} (here {quote_value(now)})"
 
 
 def _format_part(part: object) -> str:

@@ -286,7 +286,8 @@ class Pack(Stage[PackState]):
         return [self.make_row([next(pieces) for _ in row]) for row in rows]
 
     def __repr__(self) -> str:
-        named = {name: getattr(self, name) for name in ("tokens", "output", "window", "max_samples", "oversize")}
+        # without tokens=, which error messages would show as a secret
+        named = {name: getattr(self, name) for name in ("output", "window", "max_samples", "oversize")}
         shown = [f"{name}={value!r}" for name, value in named.items() if value is not None]
         return f"pack({self.max_tokens}, {self.how!r}, {', '.join(shown)})"
 

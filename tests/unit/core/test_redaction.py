@@ -18,6 +18,7 @@ FORMS = [
     *(f"https://h/x.tar?{name}=%s&n=1" for name in NAMES),
     *(f"https://h/x.tar?n=1&{name}=%s" for name in NAMES),
     "https://h/x.tar?n=1;token=%s",
+    "https://h/x.tar?max_tokens=7%s",
     "https://h/x.tar#access_token=%s",
     "http://user:%s@host/x.tar",
     "http://user:pa/%s@host/x.tar",
@@ -77,6 +78,7 @@ def test_no_form_shows_its_secret(form, secret):
         "pipe:wget --auth-no-challenge http://h/x",
         "invalid JSON: unexpected token: x at byte 3",
         "map: tokenize (file.py:12)",
+        "it has Pack(how='window', max_tokens=512, window=64) (here Pack(max_tokens=128))",
         "no field 'auth'; the sample has key='a', n=1",
     ],
 )

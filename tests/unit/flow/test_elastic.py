@@ -325,6 +325,23 @@ def test_refusals_name_the_difference(urls):
 
 
 @pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"max_tokens": 128}, r"Pack\(…, max_tokens=512, .* \(here Pack\(…, max_tokens=128, "),
+        ({"window": 64}, r"Pack\(…, window=1536\) \(here Pack\(…, window=64\)\)"),
+        ({"output": "flat"}, r"Pack\(…, output='padded', .* \(here Pack\(…, output='flat', "),
+    ],
+)
+def test_refusals_name_the_argument_of_a_long_stage(urls, change, shown):
+    """A stage with many arguments is shown from the first other one on, and not cut before it."""
+    make = lambda **kw: wds.WebDataset(urls, seed=1).map(tokenized).pack(**{"max_tokens": 512, **kw}).elastic(6)
+    run = iter(make())
+    next(run)
+    with pytest.raises(StateMismatch, match=shown):
+        make(**change).load_state_dict(run.state_dict())
+
+
+@pytest.mark.parametrize(
     "broken",
     [
         3,

@@ -15,6 +15,7 @@ import webdataset as wds
 from webdataset.core.distributed import StreamNumber, WorkerContext
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import SampleError, StateMismatch, UsageError
+from webdataset.core.redaction import redact
 from webdataset.testing.stages import check_stage
 
 LENGTHS = st.lists(st.integers(0, 30), max_size=40)
@@ -489,8 +490,9 @@ def test_explain_counts_what_waits():
 
 
 def test_repr_names_what_decides_the_rows():
-    """With what it was given."""
-    assert repr(wds.pack(8)) == "pack(8, 'window', tokens='input_ids', output='padded', window=1536, oversize='split')"
+    """With what it was given; nothing of it is taken for a secret in a message."""
+    assert repr(wds.pack(8)) == "pack(8, 'window', output='padded', window=1536, oversize='split')"
+    assert redact(repr(wds.pack(8, max_samples=3))) == repr(wds.pack(8, max_samples=3))
 
 
 def test_tensors_that_numpy_does_not_know():
