@@ -337,8 +337,10 @@ def test_refusals_name_the_argument_of_a_long_stage(urls, change, shown):
     make = lambda **kw: wds.WebDataset(urls, seed=1).map(tokenized).pack(**{"max_tokens": 512, **kw}).elastic(6)
     run = iter(make())
     next(run)
+    state = run.state_dict()
+    run.close()
     with pytest.raises(StateMismatch, match=shown):
-        make(**change).load_state_dict(run.state_dict())
+        make(**change).load_state_dict(state)
 
 
 @pytest.mark.parametrize(

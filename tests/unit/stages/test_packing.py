@@ -284,8 +284,12 @@ def test_another_tokenizer_is_refused(urls, other):
 
     run = make(tokenized).elastic_run(WorkerContext(0, 1, 0, 1))
     next(run)
+    state = run.state_dict()
+    run.close()
+    resumed = make(other).elastic_run(WorkerContext(0, 1, 0, 1), state)
     with pytest.raises(StateMismatch, match="have other lengths than when this state was saved"):
-        list(make(other).elastic_run(WorkerContext(0, 1, 0, 1), run.state_dict()))
+        list(resumed)
+    resumed.close()
 
 
 def test_a_trace_knows_all_samples_of_a_row(urls):
