@@ -39,7 +39,7 @@ def _list_makers() -> dict[str, Maker]:
     own: dict[str, Maker] = {
         name: getattr(augment, name) for name in ("scale", "scaleprob", "rotprob", "gray", "noise", "patches")
     }
-    names = ("batched", "listed", "rename", "rename_keys", "rsample", "shuffle", "slice", "to_tuple",
+    names = ("batched", "listed", "pack", "rename", "rename_keys", "rsample", "shuffle", "slice", "to_tuple",
              "unbatched", "unlisted")  # fmt: skip
     return {**own, **{name: getattr(filters, name) for name in names}}
 

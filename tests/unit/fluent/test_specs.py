@@ -194,6 +194,8 @@ def test_fields():
     assert fields(first(extensions=["seg.png", "cls"])) == {"cls": b"0"}
     assert first(decode="pil", transforms=[{"to_tuple": ["txt", "cls"]}]) == ("c", 0)
     assert fields(first(transforms=[{"rename": {"text": "txt"}}, {"slice": [1, 2]}])) == {"cls": b"1", "text": b"c"}
+    packed = first(transforms=[lambda sample: {**sample, "input_ids": [7, 8]}, {"pack": {"max_tokens": 4}}])
+    assert packed["segment_ids"].tolist() == [1, 1, 2, 2]
     with pytest.raises(MissingField, match="'jpg' or 'png'"):
         first(extensions=["jpg", "png"])
 
