@@ -36,12 +36,14 @@ class PackedSample(NamedTuple):
     Args:
         length: its tokens, or what it costs.
         columns: arrays by field, each of this length; empty where whole samples are given.
-        sample: as it came.
+        sample: as it came, or (with columns) where it is from: lists of tokens take five times as much as arrays.
+        is_tensor: its tokens came as a tensor.
     """
 
     length: int
     columns: "dict[str, Array]"
     sample: object
+    is_tensor: bool = False
 
 
 class Piece(NamedTuple):
@@ -213,7 +215,7 @@ def _read_array(sample: Sample, name: str) -> "Array":
         found = type(value).__name__
         raise SampleError(f"{name!r} is {found}, and no array of tokens: decode it before pack", field=name)
     try:
-        array = np.asarray(value.detach().cpu() if _is_tensor(value) else value)
+        array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
     # torch raises the other two: NumPy has no bfloat16, for example
     except (ValueError, TypeError, RuntimeError) as error:
         raise SampleError(f"{name!r} is no array: {error}; convert it in a map before pack", field=name) from error
@@ -288,7 +290,8 @@ def _join_kinds(name: str, before: "Kind", kind: "Kind") -> "Kind":
     return kind[0], joined
 
 
-def _is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> bool:
+    """Tell whether a field is a tensor of torch."""
     torch = loaded_module("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -333,7 +336,7 @@ def join_pieces(pieces: Sequence[Piece], fills: Mapping[str, float], length: int
     row: dict[str, object] = {name: first[name] for name in ("__key__", "__url__") if name in first}
     row["__keys__"] = [sample.get("__key__") for sample in samples]
     torch = loaded_module("torch")
-    if torch is not None and _is_tensor(first[next(iter(fills))]):
+    if torch is not None and pieces[0].content.is_tensor:
         row |= {name: torch.from_numpy(array) for name, array in arrays.items()}
     else:
         row |= arrays

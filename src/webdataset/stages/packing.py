@@ -26,6 +26,7 @@ from webdataset.stages.packed_rows import (
     WaitingPieces,
     check_cost,
     check_padding,
+    is_tensor,
     join_pieces,
     read_columns,
 )
@@ -41,6 +42,9 @@ LEAST_WINDOW = 32
 _END = object()
 # what a row has beside the fields of its samples
 _MADE = frozenset(["position_ids", "segment_ids", "cu_seqlens", "max_seqlen", "__key__", "__keys__", "__url__"])
+
+# what rows and messages say of a sample
+_ORIGIN = ("__key__", "__url__", "__local_path__")
 
 
 class PackState(StageState):
@@ -225,7 +229,8 @@ class Pack(Stage[PackState]):
         columns = read_columns(sample, list(self.fills))
         if self.output == "padded":
             check_padding(columns, self.fills)
-        return PackedSample(len(columns[self.tokens]), columns, sample)
+        origin = {name: sample[name] for name in _ORIGIN if name in sample}
+        return PackedSample(len(columns[self.tokens]), columns, origin, is_tensor(sample[self.tokens]))
 
     def _cut(self, content: PackedSample) -> list[tuple[int, int]]:
         """Return the ranges of tokens that are packed: none for a sample that is left out."""

@@ -1,8 +1,10 @@
 """pack: rows of one length, made of sequences of different lengths."""
 
+import gc
 import itertools
 import json
 import random
+import weakref
 import zlib
 from collections import Counter
 
@@ -497,6 +499,22 @@ def test_repr_names_what_decides_the_rows():
     """With what it was given; nothing of it is taken for a secret in a message."""
     assert repr(wds.pack(8)) == "pack(8, 'window', output='padded', window=1536, oversize='split')"
     assert redact(repr(wds.pack(8, max_samples=3))) == repr(wds.pack(8, max_samples=3))
+
+
+def test_what_waits_holds_no_more_than_rows_need():
+    """Arrays, and where they are from: other fields, and lists of tokens, would fill the memory."""
+
+    class Large(list):
+        """A list that can be referred to weakly."""
+
+    made = [{**sample(n, 3), "input_ids": Large(range(3)), "image": Large()} for n in range(4)]
+    seen = [weakref.ref(each[name]) for each in made for name in ("input_ids", "image")]
+    made.reverse()
+    rows = wds.pack(3, window=3)(made.pop() for _ in range(4))
+    assert next(rows)["__keys__"] == ["000"]
+    gc.collect()
+    assert [ref() for ref in seen[:4]] == [None] * 4
+    assert [row["__keys__"] for row in rows] == [["001"], ["002"], ["003"]]
 
 
 def test_tensors_that_numpy_does_not_know():
