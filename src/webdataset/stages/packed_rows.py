@@ -17,8 +17,9 @@ from operator import index
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from webdataset.core.errors import SampleError
-from webdataset.core.json_types import Address
+from webdataset.core.json_types import Address, as_list
 from webdataset.core.optional_imports import loaded_module
+from webdataset.samples.address import CheckedAddress
 from webdataset.stages.base import Sample
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     Array: TypeAlias = npt.NDArray[np.generic]
     Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[np.generic]]
     """The shape of a field's value for one token, and its type."""
+
+_NUMBERS = [int] * len(CheckedAddress._fields)
 
 
 class PackedSample(NamedTuple):
@@ -69,6 +72,19 @@ class Piece(NamedTuple):
     def place(self) -> list[Address]:
         """Return the address of the sample and the range of tokens."""
         return [self.address, self.first, self.stop]
+
+    def flat_place(self) -> list[Address]:
+        """Return the same, of a reader's address its numbers one by one: states are made of these much faster."""
+        address = self.address
+        if type(address) is CheckedAddress or (isinstance(address, list) and [*map(type, address)] == _NUMBERS):
+            return [*address, self.first, self.stop]
+        return self.place()
+
+
+def nest_place(flat: Address) -> list[Address]:
+    """Return the ``place`` of a piece from its ``flat_place``."""
+    *address, first, stop = as_list(flat)
+    return [address[0] if len(address) == 1 else address, first, stop]
 
 
 class WaitingPieces(ABC):

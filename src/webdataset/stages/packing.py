@@ -28,6 +28,7 @@ from webdataset.stages.packed_rows import (
     check_padding,
     is_tensor,
     join_pieces,
+    nest_place,
     read_columns,
 )
 
@@ -68,7 +69,7 @@ class PackState(StageState):
         return {
             "ended": self.ended,
             "tokens": sum(piece.content.length for piece in pieces),
-            "waiting": encode_addresses([piece.place() for piece in pieces]),
+            "waiting": encode_addresses([piece.flat_place() for piece in pieces], in_order=True),
         }
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:
@@ -79,7 +80,8 @@ class PackState(StageState):
         """
         parts = as_object(state)
         self.ended = bool(parts["ended"])
-        pieces = self._stage.cut_again(decode_addresses(as_text(parts["waiting"])), fetch)
+        places = [nest_place(flat) for flat in decode_addresses(as_text(parts["waiting"]))]
+        pieces = self._stage.cut_again(places, fetch)
         if sum(piece.content.length for piece in pieces) != as_int(parts["tokens"]):
             raise self._stage.mismatch()
         for piece in pieces:
