@@ -468,6 +468,10 @@ class TracedPack(Pack):
     def __init__(self, stage: Pack) -> None:
         vars(self).update(vars(stage))
 
+    def blame(self, error: Exception, sample: object) -> Exception:
+        """Return an error that says which value it is about."""
+        return super().blame(error, cast("TracedItem", sample).value)
+
     def measure(self, sample: object) -> PackedSample:
         """Measure the value of an item."""
         return super().measure(cast("TracedItem", sample).value)._replace(sample=sample)

@@ -197,7 +197,7 @@ class Pack(Stage[PackState]):
             try:
                 kinds.add(piece)
             except SampleError as error:
-                located = with_blame(error, "pack", piece.content.sample)
+                located = self.blame(error, piece.content.sample)
                 state.ended |= not should_continue(self.handler, located, "pack")
             else:
                 kept.append(piece)
@@ -209,13 +209,17 @@ class Pack(Stage[PackState]):
             content = self.measure(sample)
             ranges = self._cut(content)
         except Exception as exn:  # noqa: BLE001  a field that cannot be packed, or user code: the handler decides
-            state.ended = not should_continue(self.handler, with_blame(exn, "pack", sample), "pack")
+            state.ended = not should_continue(self.handler, self.blame(exn, sample), "pack")
             return
         if not ranges:
             count_drop("pack")
         address = None if state.origin is None else state.origin()
         for first, stop in ranges:
             state.waiting.add(Piece(content, address, first, stop))
+
+    def blame(self, error: Exception, sample: object) -> Exception:
+        """Return an error that says which sample it is about."""
+        return with_blame(error, "pack", sample)
 
     def measure(self, sample: object) -> PackedSample:
         """Return a sample with its length.

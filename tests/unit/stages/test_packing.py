@@ -304,6 +304,21 @@ def test_a_trace_knows_all_samples_of_a_row(urls):
     assert [batch.keys for batch in wds.states.trace(whole)] == expected
 
 
+@pytest.mark.parametrize("fields", [{"input_ids": b"1"}, {"labels": np.zeros((1, 2))}])
+def test_a_trace_says_which_sample_cannot_be_packed(urls, fields):
+    """As the run itself does: one that is refused alone, or within its row."""
+
+    def tokenize(each):
+        return {**each, "input_ids": [1], "labels": [1], **(fields if each["__key__"] == "00070" else {})}
+
+    dataset = wds.WebDataset(urls, shardshuffle=False, seed=1).map(tokenize).pack(16, also="labels").elastic(2)
+    for run in (wds.states.trace(dataset), dataset.elastic_run(WorkerContext(0, 1, 0, 1))):
+        with pytest.raises(SampleError) as raised:
+            list(run)
+        assert raised.value.key == "00070"
+        run.close()
+
+
 def test_a_loader_gives_rows_in_batches(urls):
     """Stacked arrays, with workers too."""
     dataset = wds.WebDataset(urls, shardshuffle=False, seed=1).map(tokenized).pack(16).elastic(4)
