@@ -282,13 +282,21 @@ class Pack(Stage[PackState]):
         """
         found = [as_list(place) for place in places]
         distinct = {repr(address): address for address, _, _ in found}
-        contents = dict(zip(distinct, map(self.measure, fetch(list(distinct.values()))), strict=True))
+        contents = dict(zip(distinct, map(self._measure_again, fetch(list(distinct.values()))), strict=True))
         pieces = [
             Piece(contents[repr(address)], address, as_int(first), as_int(stop)) for address, first, stop in found
         ]
         if any(piece.stop > piece.content.length for piece in pieces):
             raise self.mismatch()
         return pieces
+
+    def _measure_again(self, sample: object) -> PackedSample:
+        """Return a sample with its length; a failure says which one it is, and no handler decides: it was packed."""
+        try:
+            return self.measure(sample)
+        except Exception as error:  # user code: located and raised again
+            self.blame(error, sample)
+            raise
 
     def refetch(self, addresses: list[Address], fetch: Fetch, state: object = None) -> list[object]:  # noqa: ARG002
         """Make rows again, of samples that are fetched once for all of them."""

@@ -294,6 +294,26 @@ def test_another_tokenizer_is_refused(urls, other):
     resumed.close()
 
 
+@pytest.mark.filterwarnings("ignore:since the state was saved")
+def test_a_sample_that_cannot_be_packed_any_more(urls):
+    """Its key is in the error; a handler is not asked, because rows would differ."""
+
+    def make(tokenize):
+        stages = wds.WebDataset(urls, shardshuffle=False, seed=1).map(tokenize)
+        return stages.pack(16, window=40, handler=wds.ignore_and_continue).elastic(1)
+
+    run = make(tokenized).elastic_run(WorkerContext(0, 1, 0, 1))
+    next(run)
+    state = run.state_dict()
+    run.close()
+    resumed = make(lambda each: {**each, "input_ids": "text"}).elastic_run(WorkerContext(0, 1, 0, 1), state)
+    with pytest.raises(SampleError, match="decode it before pack") as raised:
+        list(resumed)
+    resumed.close()
+    assert raised.value.key is not None
+    assert raised.value.key.startswith("000")
+
+
 def test_a_trace_knows_all_samples_of_a_row(urls):
     """What a batch of rows was made of, by key."""
     dataset = wds.WebDataset(urls, shardshuffle=False, seed=1).map(tokenized).pack(16, window=24).elastic(2)
