@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from webdataset.core import settings
+from webdataset.core.distributed import StreamNumber
 from webdataset.core.redaction import redact
 from webdataset.flow.run import ENDLESS, expand_stages, item_bound
 from webdataset.samples.sample_reader import Reading
@@ -219,7 +220,7 @@ def _describe_pipeline(pipeline: object, indent: str) -> list[str]:
         first, *rest = _describe_source(stage) if number == 0 else _describe_stage(stage, before=number < reader)
         lines.append(f"{indent}{number:3} {first}")
         lines += [f"{indent}      {line}" for line in rest]
-    return [*lines, *(f"{indent}{line}" for line in _summarize_waiting(flat, reader))]
+    return [*lines, *(f"{indent}{line}" for line in _summarize_waiting(flat, reader, getattr(known, "streams", None)))]
 
 
 def _describe_run(pipeline: "DataPipeline") -> list[str]:
@@ -406,9 +407,9 @@ def keeps_state(stage: object) -> bool:
     return isinstance(stage, Stage) and (stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin)
 
 
-def _summarize_waiting(stages: list[Any], reader: int) -> list[str]:
+def _summarize_waiting(stages: list[Any], reader: int, streams: int | None) -> list[str]:
     """Return what waits in all, and where a restored run begins."""
-    held = sum(_count_waiting(stage) for stage in stages[reader:])
+    held = sum(_count_waiting(stage, streams) for stage in stages[reader:])
     lines = [f"In all, up to {held:,} samples wait."] if held else []
     if reader:
         which = "Stage 0 stands" if reader == 1 else f"Stages 0 to {reader - 1} stand"
@@ -424,9 +425,17 @@ def _summarize_waiting(stages: list[Any], reader: int) -> list[str]:
     return lines
 
 
-def _count_waiting(stage: object) -> int:
-    """Return the number of samples that may wait in a stage; 0 where they do not."""
+def _count_waiting(stage: object, streams: int | None) -> int:
+    """Return the number of samples that may wait in a stage, in all streams; 0 where they do not."""
     if not isinstance(stage, Stage):
         return 0
+    held = _find_bound(stage)
+    part = stage.for_stream(StreamNumber(0, streams)) if streams else stage
+    # a share of what is divided may have a least size; a share that was rounded up is no news
+    least = 0 if part is stage or not streams else _find_bound(part)
+    return least * streams if streams and least > -(-held // streams) else held
+
+
+def _find_bound(stage: Stage) -> int:
     bounds = [getattr(stage, name, None) for name in _BOUND_NAMES]
     return max((bound for bound in bounds if isinstance(bound, int)), default=0)

@@ -528,6 +528,8 @@ def test_explain_counts_what_waits():
     dataset = wds.WebDataset("x.tar", shardshuffle=False, empty_check=False)
     assert "In all, up to 1,544 samples wait." in dataset.pack(64).batched(8).elastic().explain()
     assert "In all, up to 8 samples wait." in dataset.pack(64, "concat").batched(8).elastic().explain()
+    assert "In all, up to 3,840 samples wait." in dataset.pack(64).elastic(120).explain()
+    assert "In all, up to 10 samples wait." in dataset.shuffle(10).elastic(120).explain()
 
 
 def test_repr_names_what_decides_the_rows():
