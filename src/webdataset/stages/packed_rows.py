@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[np.generic]]
     """The shape of a field's value for one token, and its type."""
 
+# types of a reader's address, as it comes back from a state
 _NUMBERS = [int] * len(CheckedAddress._fields)
 
 
@@ -334,7 +335,6 @@ def join_pieces(pieces: Sequence[Piece], fills: Mapping[str, float], length: int
         pieces: at least one; their fields fit together.
         fills: what stands in the padding, by field, that of the tokens first.
         length: the row is padded to it; None leaves it as long as it is.
-
     """
     import numpy as np  # noqa: PLC0415  loaded when tokens are packed
 
