@@ -121,7 +121,7 @@ MISTAKES = {
         lambda f: open_with(lambda *_arguments, **_options: None),
         "what opens this url returned None: an opener returns a file object .*url='nothing://x'",
     ),
-    "an epoch that is no number": (lambda f: read(f).set_epoch("1"), r"set_epoch\('1'\): epochs are numbered from 0"),
+    "an epoch that is no number": (lambda f: read(f).set_epoch("1"), r"set_epoch\('1'\): an epoch is a whole number"),
     "a misspelt rule of documents": (
         lambda f: read(f).interleaved(missing_images="error"),
         r"^interleaved\(\) got an unexpected keyword argument 'missing_images'; did you mean 'missing_image'\?",

@@ -92,6 +92,23 @@ def test_bytes_of_an_elastic_epoch_are_counted():
     assert all(line["indexed_4"] < 2 for line in lines.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "texts"), [("web", "web"), ("chat", "chat"), ("long", "long documents"), ("short", "captions")]
+)
+def test_padding_is_what_the_page_says(monkeypatch, name, texts):
+    """It follows from the lengths alone: with 64 texts to choose from, and with all tokens joined."""
+    monkeypatch.syspath_prepend(BENCH)
+    packing = load("packing")
+    page = (BENCH.parent / "docs" / "packing.md").read_text(encoding="utf-8")
+    (row,) = [line.split("|") for line in page.splitlines() if line.startswith(f"| {texts} |")]
+    most, *spread = packing.MIXES[name]
+    lengths = packing.draw_lengths(most, *spread)
+    assert [int(figure.replace(" ", "")) for figure in row[2].split(", ")] == [round(sum(lengths) / len(lengths)), most]
+    for column, how, window in ((4, "window", 64), (6, "concat", None)):
+        padding, _ = packing.measure(most, lengths, how=how, window=window)
+        assert f"{100 * padding:.2f}" == row[column].strip(" *")
+
+
 def test_workers_that_disagree_are_an_error(tmp_path):
     """Two libraries that read different numbers of samples are not compared."""
     sys.path.insert(0, str(BENCH))

@@ -173,7 +173,7 @@ def _make_session(
     storage_profile: str | None,
     split: str | None,
 ) -> "Session":
-    """Return what the command line names; no shard that is there is opened."""
+    """Return what the command line names; opens no shard, but a local file that does not exist is an error."""
     from webdataset.core.errors import UsageError  # noqa: PLC0415  after --help
     from webdataset.viewer.session import DatasetView, Session  # noqa: PLC0415
     from webdataset.viewer.shard_bytes import BlockCache  # noqa: PLC0415
@@ -203,10 +203,10 @@ def _make_session(
 
 
 def _check_files(names: Iterable[str]) -> None:
-    """Raise where one of the shards that were typed as they stand is a local file that is not there.
+    """Raise where a shard is a local file that does not exist; other urls fail when the page looks at them.
 
     Raises:
-        NotFound: none is opened but for this error; other urls fail when they are looked at.
+        NotFound: as opening the file says it.
         UsageError: a ``file:`` url that names another machine.
     """
     from webdataset.storage.open_url import resolve_url  # noqa: PLC0415  after --help

@@ -91,8 +91,8 @@ class PerProcessCache(Generic[V]):
 
         Args:
             key: the key.
-            used: when what proved to be of no use was got, on the monotonic clock; what was made since stays. So of
-                many threads that fail together, one makes it anew.
+            used: when the value that failed was taken, on the monotonic clock; one that was made later stays. So where
+                many threads fail together, one makes it anew.
         """
         mine = (os.getpid(), key)
         with self._lock:

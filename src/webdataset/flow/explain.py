@@ -431,7 +431,7 @@ def _count_waiting(stage: object, streams: int | None) -> int:
         return 0
     held = _find_bound(stage)
     part = stage.for_stream(StreamNumber(0, streams)) if streams else stage
-    # a share of what is divided may have a least size; a share that was rounded up is no news
+    # shares are rounded up; only where they have a least size do they hold more than the whole together
     least = 0 if part is stage or not streams else _find_bound(part)
     return least * streams if streams and least > -(-held // streams) else held
 

@@ -217,13 +217,14 @@ def _trace_stage(stage: Any, *, values: bool) -> Any:
         return unbatched
     if isinstance(stage, FilterFunction) and stage.f in _ONE_TO_ONE_FUNCTIONS:
         return TracedStage(stage) if values else PassItems(repr(stage))
-    if isinstance(stage, PassThroughStage | Pack):
-        return TracedPack(stage) if isinstance(stage, Pack) else stage
+    if isinstance(stage, Pack):
+        return TracedPack(stage)
+    if isinstance(stage, PassThroughStage):
+        return stage
     if isinstance(stage, Cached | LMDBCached):
         raise UsageError(f"samples cannot be followed by their keys through {stage!r}, which keeps an order of its own")
-    if isinstance(stage, Stage) and (stage.transparent or type(stage).begin is not Stage.begin):
-        return TracedStage(stage)
-    return TracedFunction(stage)
+    ours = isinstance(stage, Stage) and (stage.transparent or type(stage).begin is not Stage.begin)
+    return TracedStage(stage) if ours else TracedFunction(stage)
 
 
 def _drop_values(values: list[Any]) -> None:  # noqa: ARG001  in the place of a collation

@@ -284,7 +284,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
             UsageError: no number.
         """
         if not isinstance(epoch, SupportsIndex):
-            raise UsageError(f"set_epoch({epoch!r}): epochs are numbered from 0")
+            raise UsageError(f"set_epoch({epoch!r}): an epoch is a whole number; the first one is 0")
         self.epoch = self.chosen_epoch = int(epoch)
         self._count = None
 

@@ -131,6 +131,22 @@ class TableWriter:
     def _name(self) -> str:
         return name_numbered(self._target, len(self.files)) or self._target
 
+    def _find_problem(self, sample: RawSample) -> str | None:
+        """Return why no row can have the names of a sample, and what to do; None where one can."""
+        for name in (sample.key, *sample.fields):
+            if not is_table_text(name):
+                return (
+                    f"{name[:200]!r} is not UTF-8, as texts in tables are: give new keys with 'wds select --rekey', "
+                    "and fields new names with 'wds select --rename'"
+                )
+        for field in sample.fields:
+            if field not in self._known:
+                return (
+                    f"the first samples have no field {field!r}, so the table has no column for it: look at more of "
+                    "them with --infer N, or leave the field out with 'wds select --drop'"
+                )
+        return None
+
     def write(self, sample: RawSample) -> None:
         """Write a sample as a row.
 
@@ -142,22 +158,9 @@ class TableWriter:
             SourceError: the output failed.
         """
         try:
-            bad = next((name for name in (sample.key, *sample.fields) if not is_table_text(name)), None)
-            if bad is not None:
-                raise SampleError(
-                    f"{bad[:200]!r} is not UTF-8, as texts in tables are: give new keys with 'wds select --rekey', and "
-                    "fields new names with 'wds select --rename'",
-                    key=sample.key,
-                    url=sample.url,
-                )
-            unknown = next((field for field in sample.fields if field not in self._known), None)
-            if unknown is not None:
-                raise SampleError(
-                    f"the first samples have no field {unknown!r}, so the table has no column for it: look at more of "
-                    "them with --infer N, or leave the field out with 'wds select --drop'",
-                    key=sample.key,
-                    url=sample.url,
-                )
+            problem = self._find_problem(sample)
+            if problem is not None:
+                raise SampleError(problem, key=sample.key, url=sample.url)
             row = [sample.key, *(column.read(sample) for column in self.columns)]
         except WebDatasetError as error:
             if self._failed is None:

@@ -102,7 +102,7 @@ def check_server_url(url: str) -> None:
     """
     scheme, _, rest = url.partition("://")
     host, _, port = rest.rpartition(":")
-    numbered = port == "*" or (port.isascii() and port.isdigit() and int(port[:6]) <= _LARGEST_PORT)
+    numbered = port == "*" or (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= _LARGEST_PORT)
     if scheme not in ("tcp", "ipc") or not rest or (scheme == "tcp" and not (host and numbered)):
         raise UsageError(
             f"{url!r} is no address of a data server: tcp://host:5600, with a port up to 65535, or ipc:///path"

@@ -368,6 +368,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         ("tcp://host", {"plain": True}),
         ("tcp://:5600", {"plain": True}),
         ("tcp://host:65536", {"plain": True}),
+        ("tcp://host:0000099999", {"plain": True}),
         ("tcp://host:port", {"plain": True}),
         ("tcp://host:1", {}),
         ("tcp://host:1", {"key": str(tmp_path)}),
