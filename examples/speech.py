@@ -9,7 +9,6 @@ Samples have `flac` or `wav`, mono, and `txt`. Needs `pip install 'webdataset[au
 import argparse
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -46,32 +45,16 @@ def spectrogram(audio: tuple[np.ndarray, int]) -> np.ndarray:
     return np.log(np.abs(np.fft.rfft(windows)) ** 2 + 1e-6).astype(np.float32)
 
 
-def pad(samples: list[tuple[np.ndarray, str]]) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return float32[batch, longest, 201] filled with zeros, int64[batch] lengths, and the transcripts."""
-    lengths = np.array([len(frames) for frames, _ in samples])
-    padded = np.zeros((len(samples), lengths.max(), samples[0][0].shape[1]), np.float32)
-    for row, (frames, _) in zip(padded, samples, strict=True):
-        row[: len(frames)] = frames
-    return padded, lengths, [text for _, text in samples]
-
-
-def sort_by_length(samples: list[Any]) -> list[Any]:
-    """Return a list sorted by the number of frames, so that neighbours have similar lengths."""
-    return sorted(samples, key=lambda sample: len(sample[0]))
-
-
-def make_batches(urls: str, batch: int) -> wds.WebDataset:
-    """Return padded batches; eight batches at a time are sorted by length, then shuffled."""
+def make_batches(urls: str, max_frames: int) -> wds.WebDataset:
+    """Return batches of samples of like length, of no more than ``max_frames`` frames with their padding."""
+    edges = [20, 40, 60, 80, 100, 125, 150]
     return (
         wds.WebDataset(urls, shardshuffle=100, seed=1)
         .shuffle(500)
         .decode(wds.audio)
-        .to_tuple("flac;wav", "txt")
-        .map_tuple(spectrogram, None)
-        .listed(8 * batch)
-        .map(sort_by_length)
-        .unlisted()
-        .batched(batch, collation_fn=pad)
+        .rename(frames="flac;wav", text="txt")
+        .map_dict(frames=spectrogram)
+        .bucket("frames", edges, max_total=max_frames, collation_fn=wds.PaddingCollator({"frames": 0.0}, mask="mask"))
         .shuffle(8)
     )
 
@@ -84,9 +67,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=10)
     options = parser.parse_args()
     urls = options.shards or write_tones(options.folder, 200)
-    for frames, lengths, texts in itertools.islice(make_batches(urls, 16), options.batches):
-        padding = 1 - lengths.sum() / (frames.shape[0] * frames.shape[1])
-        print(f"{frames.shape} padding {padding:.0%}, first: {texts[0]}", flush=True)
+    for batch in itertools.islice(make_batches(urls, 1_600), options.batches):
+        padding = 1 - batch["mask"].mean()
+        print(f"{batch['frames'].shape} padding {padding:.0%}, first: {batch['text'][0]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ _HOMES = {
     "compat": "FluidInterface FluidWrapper Processor WebDataset WebLoader",
     "cborsiterators": "cbors2_to_samples cbors_to_samples msgpacks_to_samples",
     "extradatasets": "AISBatch MockDataset with_epoch with_length",
-    "filters": """Cached LMDBCached associate batched block_shuffle compose decode default_collation_fn detshuffle
-        extract_keys getfirst info interleaved interleaved_to_dict listed log_keys map map_dict map_tuple map_with_rng
-        pack pipelinefilter rename rename_keys rng rsample select shuffle sibling_fields slice to_dict to_tuple
-        transform_with unbatched unlisted xdecode""",
+    "filters": """Cached LMDBCached PaddingCollator associate batched block_shuffle bucket compose decode
+        default_collation_fn detshuffle extract_keys getfirst info interleaved interleaved_to_dict listed log_keys map
+        map_dict map_tuple map_with_rng pack pipelinefilter rename rename_keys rng rsample select shuffle
+        sibling_fields slice to_dict to_tuple transform_with unbatched unlisted xdecode""",
     "handlers": "ignore_and_continue ignore_and_stop reraise_exception warn_and_continue warn_and_stop",
     "index": "IndexWhileReading IndexedDataset IndexedShard index_shard index_shards sample_counts write_indexes",
     "loading": "DatasetNode Loader LoaderStats check_ranks equal_steps for_accelerate for_trainer",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         unbatched,
         unlisted,
     )
+    from webdataset.stages.bucketing import bucket
     from webdataset.stages.fields import (
         _associate,
         _extract_keys,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         xdecode,
     )
     from webdataset.stages.packing import pack
+    from webdataset.stages.padding import PaddingCollator
     from webdataset.stages.randomness import map_with_rng, rng
     from webdataset.stages.sample_cache import Cached, LMDBCached
     from webdataset.stages.select import _rsample, _select, rsample, select, slice  # noqa: A004
@@ -77,6 +79,7 @@ __all__ = [
     "Cached",
     "FilterFunction",
     "LMDBCached",
+    "PaddingCollator",
     "PipelineStage",
     "RestCurried",
     "_associate",
@@ -101,6 +104,7 @@ __all__ = [
     "associate",
     "batched",
     "block_shuffle",
+    "bucket",
     "combine_values",
     "compose",
     "compose2",
@@ -160,7 +164,9 @@ _LAZY_NAMES = {
     "stages.fields": """_associate _extract_keys _rename _rename_keys _to_dict _to_tuple associate extract_keys getfirst
         interleaved_to_dict parse_field_spec rename rename_keys to_dict to_tuple""",
     "stages.interleaved_documents": "interleaved interleaved_behind sibling_fields",
+    "stages.bucketing": "bucket",
     "stages.packing": "pack",
+    "stages.padding": "PaddingCollator",
     "stages.randomness": "map_with_rng rng",
     "stages.select": "_rsample _select rsample select slice",
     "stages.shuffle": "_shuffle detshuffle pick shuffle",

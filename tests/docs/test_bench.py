@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import webdataset as wds
+
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
@@ -107,6 +109,27 @@ def test_padding_is_what_the_page_says(monkeypatch, name, texts):
     for column, how, window in ((4, "window", 64), (6, "concat", None)):
         padding, _ = packing.measure(most, lengths, how=how, window=window)
         assert f"{100 * padding:.2f}" == row[column].strip(" *")
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"), [("web", "web"), ("chat", "chat"), ("long", "long documents"), ("short", "captions")]
+)
+def test_padding_in_buckets_is_what_the_page_says(monkeypatch, name, texts):
+    """It follows from the lengths alone, and so do the batches of an epoch."""
+    monkeypatch.syspath_prepend(BENCH)
+    packing, bucketing = load("packing"), load("bucketing")
+    page = (BENCH.parent / "docs" / "bucketing.md").read_text(encoding="utf-8")
+    (row,) = [line.split("|") for line in page.splitlines() if line.startswith(f"| {texts} |")]
+    most, *spread = packing.MIXES[name]
+    lengths = packing.draw_lengths(most, *spread)
+    found = [bucketing.measure(wds.listed(bucketing.BATCH), lengths)]
+    for factor in (2.0, 1.25):
+        edges = bucketing.make_edges(most, factor)
+        stage = wds.bucket("length", edges, max_total=bucketing.BATCH * most, collation_fn=None)
+        found.append(bucketing.measure(stage, lengths, edges))
+    for cell, (padding, batches, _) in zip(row[3:6], found, strict=True):
+        shown = [float(word) for word in cell.replace("batches", "").replace("*", "").replace(" ", "").split(",")]
+        assert shown == [round(100 * padding, 1), batches]
 
 
 def test_workers_that_disagree_are_an_error(tmp_path):

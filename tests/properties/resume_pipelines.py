@@ -192,7 +192,8 @@ class Drawing:
         ]  # fmt: skip
         if self.bytes:
             same += [f"wds.map_dict({field}=doubled)"] * 2
-        kinds = {"same": 8, "tuple": 4, "join": 5, "decode": 2, "rename": 2, "image": 1, "flat": 2, "sum": 1, "pack": 2}
+        kinds = {"same": 8, "tuple": 4, "join": 5, "decode": 2, "rename": 2, "image": 1, "flat": 2, "sum": 1, "pack": 2,
+                 "bucket": 3}  # fmt: skip
         chosen = weighted(rng, kinds)
         if chosen == "decode" and self.bytes and self.fields == ["txt", "cls"]:
             self.bytes = False
@@ -207,9 +208,9 @@ class Drawing:
             return ["wds.map(painted)", *rng.sample(inner, 3)]
         if chosen == "join":
             return self.joined()
-        if chosen == "pack":
-            self.kind = ANY
-            return ["wds.map(sequenced)", self.packed()]
+        if chosen in ("pack", "bucket"):
+            self.kind = ANY if chosen == "pack" else LIST
+            return ["wds.map(sequenced)", self.packed() if chosen == "pack" else self.bucketed()]
         if chosen in ("tuple", "flat", "sum"):
             self.kind = TUPLE
             if chosen == "sum":
@@ -232,6 +233,18 @@ class Drawing:
             f'output="samples", window={window}, oversize="raise", handler=wds.ignore_and_stop',
         ]
         return f"wds.pack({length}, {rng.choice(ways)}{most})"
+
+    def bucketed(self):
+        """Return a stage that gathers sequences of up to 60 tokens into batches of like length."""
+        rng = self.rng
+        sizes = rng.choice(["batch_size=3", "batch_size=[40, 20, 7]", "max_total=200", "max_total=3000"])
+        ways = [f'"input_ids", [8, 25, 60], {sizes}'] * 2 + [
+            "count_thirds, batch_size=9", "count_thirds, batch_size=size_of_third", f'"{self.fields[0]}", batch_size=2',
+            '"input_ids", [8, 25], batch_size=30, handler=wds.ignore_and_continue',
+            '"input_ids", [8, 50], batch_size=30, handler=wds.ignore_and_stop',
+        ]  # fmt: skip
+        window = rng.choice(["", "", f", window={self.per_stream() * (self.streams or 1)}"])
+        return f"wds.bucket({rng.choice(ways)}, collation_fn=None{window}{rng.choice(['', '', ', partial=False'])})"
 
     def of_tuples(self):
         """Return a stage for tuples."""

@@ -10,7 +10,7 @@ from a state of the other one, and has that state itself at every item.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -33,6 +33,7 @@ from webdataset.stages.base import (
     stage_title,
 )
 from webdataset.stages.batch import Batched, Unbatched
+from webdataset.stages.bucketing import Bucketed
 from webdataset.stages.mix import Mixture
 from webdataset.stages.packed_rows import PackedSample, Piece
 from webdataset.stages.packing import Pack
@@ -217,8 +218,8 @@ def _trace_stage(stage: Any, *, values: bool) -> Any:
         return unbatched
     if isinstance(stage, FilterFunction) and stage.f in _ONE_TO_ONE_FUNCTIONS:
         return TracedStage(stage) if values else PassItems(repr(stage))
-    if isinstance(stage, Pack):
-        return TracedPack(stage)
+    if isinstance(stage, Pack | Bucketed):
+        return TracedPack(stage) if isinstance(stage, Pack) else TracedBuckets(stage)
     if isinstance(stage, PassThroughStage):
         return stage
     if isinstance(stage, Cached | LMDBCached):
@@ -485,6 +486,29 @@ class TracedPack(Pack):
             for piece, item in zip(pieces, items, strict=True)
         ]
         return TracedItem([source for item in items for source in item.sources], super().make_row(values))
+
+
+class TracedBuckets(Bucketed):
+    """A stage that puts traced items into buckets by their values.
+
+    Args:
+        stage: puts the values into buckets.
+    """
+
+    def __init__(self, stage: Bucketed) -> None:
+        vars(self).update(vars(stage))
+
+    def blame(self, error: Exception, sample: object) -> Exception:
+        """Return an error that says which value it is about."""
+        return super().blame(error, cast("TracedItem", sample).value)
+
+    def find_bucket(self, sample: object) -> Hashable:
+        """Return the bucket of the value of an item."""
+        return super().find_bucket(cast("TracedItem", sample).value)
+
+    def collate(self, samples: list[object]) -> TracedItem:
+        """Return a batch of the values, and the samples of all items."""
+        return _BatchTracer(super().collate)(cast("list[TracedItem]", samples))
 
 
 class TracedFunction:

@@ -289,6 +289,17 @@ class FluidInterface:
         """
         return self.compose(filters.pack(max_tokens, how, **kw))
 
+    def bucket(self, by: str | Callable[..., object], edges: Iterable[float] | None = None, **kw: Any) -> Self:
+        """Gather samples that are alike into batches: of like length, or of one class.
+
+        Args:
+            by: a field, or a function of a sample.
+            edges: the greatest length of each bucket; None: samples of one value of ``by`` make a batch.
+            **kw: ``batch_size``, ``max_total``, ``collation_fn``, ``window`` and others; see
+                :func:`webdataset.filters.bucket`.
+        """
+        return self.compose(filters.bucket(by, edges, **kw))
+
     def map(
         self,
         f: Callable[..., Any],

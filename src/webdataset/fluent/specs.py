@@ -39,7 +39,7 @@ def _list_makers() -> dict[str, Maker]:
     own: dict[str, Maker] = {
         name: getattr(augment, name) for name in ("scale", "scaleprob", "rotprob", "gray", "noise", "patches")
     }
-    names = ("batched", "listed", "pack", "rename", "rename_keys", "rsample", "shuffle", "slice", "to_tuple",
+    names = ("batched", "bucket", "listed", "pack", "rename", "rename_keys", "rsample", "shuffle", "slice", "to_tuple",
              "unbatched", "unlisted")  # fmt: skip
     return {**own, **{name: getattr(filters, name) for name in names}}
 
@@ -83,7 +83,7 @@ def _find_maker(name: str, *, network: bool) -> Maker:
     raise UsageError(f"no transform of this name; {hint} (more come from entry points in {ENTRY_POINTS!r})")
 
 
-def _call_maker(maker: Maker, argument: Any) -> Any:
+def _call_maker(maker: Maker, argument: Any) -> object:
     if argument is None:
         return maker()
     if isinstance(argument, dict):

@@ -10,6 +10,7 @@
 * ``shuffle``: through a buffer bounded by samples or bytes
 * ``shuffle_blocks``: block by block
 * ``packing``: sequences of different lengths into rows of one length; ``packed_rows``: which make a row, and its arrays
+* ``bucketing``: batches of samples of like length or one class; ``padding``: arrays of different lengths in a batch
 * ``shuffle_journal``: the buffer of a shuffle, saved at every step
 * ``address_codec``: addresses in few bytes
 * ``randomness``: generators of stages, and of single samples

@@ -100,8 +100,8 @@ def _stack_column(column: list[Any]) -> object:
             shapes = {tuple(getattr(value, "shape", (type(value).__name__,))) for value in column}
             if len(shapes) > 1:
                 raise SampleError(
-                    f"arrays of different shapes in one batch: {sorted(shapes, key=repr)}; resize them in a map, or "
-                    f"use batched(..., collation_fn=None) to get lists"
+                    f"arrays of different shapes in one batch: {sorted(shapes, key=repr)}; resize them in a map, pad "
+                    "them with collation_fn=wds.PaddingCollator({field: 0}), or get lists with collation_fn=None"
                 )
             return stack(column)
     return column

@@ -6,29 +6,23 @@ and adds the longest one that fits, until none fits: no piece waits for more row
 enough pieces to choose from little is padded. :class:`TokenQueue` joins all tokens, and cuts them where a row is full.
 """
 
-import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import accumulate
 from operator import index
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from webdataset.core.errors import SampleError
 from webdataset.core.json_types import Address, as_list
 from webdataset.core.optional_imports import loaded_module
 from webdataset.samples.address import CheckedAddress
 from webdataset.stages.base import Sample
+from webdataset.stages.padding import check_fill, join_kinds, read_array
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Array: TypeAlias = npt.NDArray[np.generic]
-    Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[np.generic]]
-    """The shape of a field's value for one token, and its type."""
+    from webdataset.stages.padding import Array, Kind
 
 # types of a reader's address, as it comes back from a state
 _NUMBERS = [int] * len(CheckedAddress._fields)
@@ -209,7 +203,7 @@ def read_columns(sample: Sample, names: Sequence[str]) -> "dict[str, Array]":
     Raises:
         SampleError: a field is missing, or is no array of the right length.
     """
-    columns = {name: _read_array(sample, name) for name in names}
+    columns = {name: read_array(sample, name, "pack") for name in names}
     tokens = columns[names[0]]
     if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
         raise SampleError(
@@ -220,25 +214,6 @@ def read_columns(sample: Sample, names: Sequence[str]) -> "dict[str, Array]":
         if not column.ndim or len(column) != len(tokens):
             raise SampleError(f"{name!r} has shape {column.shape}, and there are {len(tokens)} tokens", field=name)
     return columns
-
-
-def _read_array(sample: Sample, name: str) -> "Array":
-    import numpy as np  # noqa: PLC0415  loaded when tokens are packed
-
-    if name not in sample:
-        raise SampleError(f"there is no field {name!r} to pack, but {', '.join(map(str, sample))}", field=name)
-    value = sample[name]
-    if isinstance(value, bytes | str):
-        found = type(value).__name__
-        raise SampleError(f"{name!r} is {found}, and no array of tokens: decode it before pack", field=name)
-    try:
-        array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
-    # torch raises the other two: NumPy has no bfloat16, for example
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise SampleError(f"{name!r} is no array: {error}; convert it in a map before pack", field=name) from error
-    if array.dtype.kind not in "iufb":
-        raise SampleError(f"{name!r} holds {array.dtype}, and no numbers", field=name)
-    return array
 
 
 def check_padding(columns: "Mapping[str, Array]", fills: Mapping[str, float]) -> None:
@@ -252,26 +227,7 @@ def check_padding(columns: "Mapping[str, Array]", fills: Mapping[str, float]) ->
         SampleError: the type of a field does not hold the padding.
     """
     for name, column in columns.items():
-        if not _can_hold(column.dtype, fills[name]):
-            given = "pad_id" if name == next(iter(fills)) else "also"
-            raise SampleError(
-                f"{name!r} is of {column.dtype}, which does not hold {fills[name]!r}, its padding: give another one "
-                f"in {given}=, or convert the field in a map before pack",
-                field=name,
-            )
-
-
-@cache
-def _can_hold(dtype: "np.dtype[np.generic]", fill: float) -> bool:
-    """Tell whether a number stays the same in an array, but for the precision of real numbers."""
-    import numpy as np  # noqa: PLC0415  loaded when tokens are packed
-
-    with np.errstate(all="ignore"):
-        try:
-            held = np.array([fill]).astype(dtype)[0]
-        except OverflowError:
-            return False
-        return bool(held == fill if dtype.kind != "f" else np.isfinite(held) or not math.isfinite(fill))
+        check_fill(name, column, fills[name], "pack", "pad_id" if name == next(iter(fills)) else "also")
 
 
 class RowKinds:
@@ -288,29 +244,8 @@ class RowKinds:
         """
         found = {name: (column.shape[1:], column.dtype) for name, column in piece.content.columns.items()}
         if self._kinds and found != self._kinds:
-            found = {name: _join_kinds(name, self._kinds[name], kind) for name, kind in found.items()}
+            found = {name: join_kinds(name, self._kinds[name], kind, "pack") for name, kind in found.items()}
         self._kinds = found
-
-
-def _join_kinds(name: str, before: "Kind", kind: "Kind") -> "Kind":
-    import numpy as np  # noqa: PLC0415  loaded when tokens are packed
-
-    joined = np.promote_types(before[1], kind[1])
-    # no type of whole numbers holds int64 and uint64: NumPy takes float64, which rounds them
-    if before[0] != kind[0] or (joined.kind == "f" and "f" not in before[1].kind + kind[1].kind):
-        shown = [f"{dtype}[{', '.join(['N', *map(str, shape)])}]" for shape, dtype in (kind, before)]
-        raise SampleError(
-            f"{name!r} is {shown[0]}, and in the samples before it in a row {shown[1]}: these do not fit together; "
-            "make them alike in a map before pack",
-            field=name,
-        )
-    return kind[0], joined
-
-
-def is_tensor(value: object) -> bool:
-    """Tell whether a field is a tensor of torch."""
-    torch = loaded_module("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def check_cost(cost: object) -> int:

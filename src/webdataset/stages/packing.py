@@ -8,7 +8,6 @@ sum of the lengths of the samples that wait, by which other lengths than when it
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from numbers import Real
 from typing import SupportsIndex
 
 from webdataset.core.distributed import StreamNumber
@@ -26,11 +25,11 @@ from webdataset.stages.packed_rows import (
     WaitingPieces,
     check_cost,
     check_padding,
-    is_tensor,
     join_pieces,
     nest_place,
     read_columns,
 )
+from webdataset.stages.padding import check_fills, is_tensor
 
 _CHOICES = {
     "how": ("window", "concat"),
@@ -152,7 +151,10 @@ class Pack(Stage[PackState]):
             raise UsageError("cost= measures whole samples: write output='samples', or leave cost= out")
         # what stands in the padding, by field, that of the tokens first
         self.fills = {tokens: pad_id, **fills}
-        _check_fills(self.fills)
+        check_fills(
+            self.fills,
+            ". Where a tokenizer has no pad token, leave pad_id at 0: segment_ids say where the padding is",
+        )
 
     def for_stream(self, stream: StreamNumber) -> "Pack":
         """Return the stage of one stream: the windows of all streams together are as large as this one, or larger."""
@@ -373,13 +375,3 @@ def _check_bounds(**bounds: int | None) -> None:
     for name, bound in bounds.items():
         if bound is not None and (not isinstance(bound, int) or bound < 1):
             raise UsageError(f"{name} is {bound!r}: it is an int, at least 1")
-
-
-def _check_fills(fills: Mapping[str, object]) -> None:
-    """Raise UsageError where what stands in the padding is no number."""
-    for name, fill in fills.items():
-        if not isinstance(fill, Real):
-            raise UsageError(
-                f"the padding of {name!r} is {fill!r}, and no number. Where a tokenizer has no pad token, leave pad_id "
-                "at 0: segment_ids say where the padding is"
-            )

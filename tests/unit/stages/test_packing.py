@@ -355,8 +355,8 @@ def test_a_loader_gives_rows_in_batches(urls):
 @pytest.mark.parametrize(
     ("fields", "words", "field"),
     [
-        ({}, "there is no field 'input_ids' to pack, but __key__, __url__, labels", "input_ids"),
-        ({"input_ids": b"123"}, "'input_ids' is bytes, and no array of tokens: decode it before pack", "input_ids"),
+        ({}, "there is no field 'input_ids' for pack, but __key__, __url__, labels", "input_ids"),
+        ({"input_ids": b"123"}, "'input_ids' is bytes, and no array of numbers: decode it before pack", "input_ids"),
         ({"input_ids": [1.5]}, r"has shape \(1,\) of float64", "input_ids"),
         ({"input_ids": [[1, 2]]}, r"has shape \(1, 2\) of int64", "input_ids"),
         ({"input_ids": [[1], [2, 3]]}, "'input_ids' is no array: ", "input_ids"),
@@ -392,7 +392,7 @@ def test_a_tuple_is_no_sample():
 def test_fields_that_do_not_fit_together_in_a_row():
     """A handler is asked about each sample that does not fit those before it, and the others make the row."""
     shapes = [{**sample(n, 2), "labels": np.zeros((2, 3) if n in (2, 4) else 2)} for n in range(6)]
-    words = r"'labels' is float64\[N, 3\], and in the samples before it in a row float64\[N\]"
+    words = r"'labels' is float64\[N, 3\], and in the samples before it float64\[N\]"
     with pytest.raises(SampleError, match=words) as raised:
         list(wds.pack(20, also="labels")(shapes))
     assert (raised.value.key, raised.value.field) == ("002", "labels")

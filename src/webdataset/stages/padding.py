@@ -1,0 +1,265 @@
+"""Pads arrays of different lengths to one length, so that they stack.
+
+A field is a list, an array or a tensor ``[N, ...]``; its padding stands behind it, along the first axis. Nothing is
+rounded: where the type of a field does not hold the number that is to stand in its padding, that is an error.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from numbers import Real
+from typing import TYPE_CHECKING, TypeAlias
+
+from webdataset.core.errors import SampleError, UsageError
+from webdataset.core.optional_imports import loaded_module
+from webdataset.stages.base import Sample
+from webdataset.stages.batch import default_collation_fn
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array: TypeAlias = npt.NDArray[np.generic]
+    Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[np.generic]]
+    """The shape of one value of a field, and its type."""
+
+
+def is_tensor(value: object) -> bool:
+    """Tell whether a field is a tensor of torch."""
+    torch = loaded_module("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def read_array(sample: Sample, name: str, stage: str) -> "Array":
+    """Return a field of numbers as an array.
+
+    Args:
+        sample: lists, arrays or tensors by field.
+        name: of the field.
+        stage: what the array is for, for messages.
+
+    Raises:
+        SampleError: the field is missing, or holds no numbers.
+    """
+    import numpy as np  # noqa: PLC0415  loaded when arrays are padded
+
+    if name not in sample:
+        raise SampleError(f"there is no field {name!r} for {stage}, but {', '.join(map(str, sample))}", field=name)
+    value = sample[name]
+    if isinstance(value, bytes | str):
+        found = type(value).__name__
+        raise SampleError(f"{name!r} is {found}, and no array of numbers: decode it before {stage}", field=name)
+    try:
+        array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
+    # torch raises the other two: NumPy has no bfloat16, for example
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise SampleError(f"{name!r} is no array: {error}; convert it in a map before {stage}", field=name) from error
+    if array.dtype.kind not in "iufb":
+        raise SampleError(f"{name!r} holds {array.dtype}, and no numbers", field=name)
+    return array
+
+
+def check_fill(name: str, array: "Array", fill: float, stage: str, argument: str) -> None:
+    """Refuse a field whose type does not hold its padding.
+
+    Args:
+        name: of the field.
+        array: its values.
+        fill: what stands in the padding.
+        stage: what it is padded for, for the message.
+        argument: gave the padding, for the message.
+
+    Raises:
+        SampleError: it does not.
+    """
+    if not _can_hold(array.dtype, fill):
+        raise SampleError(
+            f"{name!r} is of {array.dtype}, which does not hold {fill!r}, its padding: give another one "
+            f"in {argument}=, or convert the field in a map before {stage}",
+            field=name,
+        )
+
+
+@cache
+def _can_hold(dtype: "np.dtype[np.generic]", fill: float) -> bool:
+    """Tell whether a number stays the same in an array, but for the precision of real numbers."""
+    import numpy as np  # noqa: PLC0415  loaded when arrays are padded
+
+    with np.errstate(all="ignore"):
+        try:
+            held = np.array([fill]).astype(dtype)[0]
+        except OverflowError:
+            return False
+        return bool(held == fill if dtype.kind != "f" else np.isfinite(held) or not math.isfinite(fill))
+
+
+def check_fills(fills: Mapping[str, object], hint: str = "") -> None:
+    """Refuse what is no padding.
+
+    Args:
+        fills: what stands in the padding, by field.
+        hint: stands behind the message.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    for name, fill in fills.items():
+        if not isinstance(fill, Real):
+            raise UsageError(f"the padding of {name!r} is {fill!r}, and no number{hint}")
+
+
+def join_kinds(name: str, before: "Kind", kind: "Kind", stage: str) -> "Kind":
+    """Return the shape of one value, and the type, that hold the fields of two samples.
+
+    Args:
+        name: of the field.
+        before: of the samples before.
+        kind: of one more.
+        stage: what they are joined for, for the message.
+
+    Raises:
+        SampleError: there is none that rounds nothing.
+    """
+    import numpy as np  # noqa: PLC0415  loaded when arrays are padded
+
+    joined = np.promote_types(before[1], kind[1])
+    # no type of whole numbers holds int64 and uint64: NumPy takes float64, which rounds them
+    if before[0] != kind[0] or (joined.kind == "f" and "f" not in before[1].kind + kind[1].kind):
+        shown = [f"{dtype}[{', '.join(['N', *map(str, shape)])}]" for shape, dtype in (kind, before)]
+        raise SampleError(
+            f"{name!r} is {shown[0]}, and in the samples before it {shown[1]}: these do not fit together; "
+            f"make them alike in a map before {stage}",
+            field=name,
+        )
+    return kind[0], joined
+
+
+def check_edges(edges: Iterable[float]) -> list[float]:
+    """Return the edges of buckets.
+
+    Raises:
+        UsageError: there are none, or they do not rise.
+    """
+    found = list(edges)
+    if not found or not all(isinstance(edge, Real) for edge in found) or not found[0] > 0:
+        raise UsageError(f"edges are the greatest lengths of the buckets, above 0, and not {found!r}")
+    if not all(before < after for before, after in pairwise(found)):
+        raise UsageError(f"edges rise from bucket to bucket, and these do not: {found!r}")
+    return found
+
+
+@dataclass(frozen=True)
+class PaddingCollator:
+    """Collates dictionaries of arrays of different lengths: a ``collation_fn`` that pads them to one length.
+
+    Args:
+        fills: what stands in the padding, by field; each is a list, array or tensor ``[N, ...]`` of numbers. All other
+            fields are collated as :func:`default_collation_fn` does.
+        edges: a field is padded to the smallest of these that is no less than its greatest length in the batch; for
+            all fields, or by field. None pads to the greatest length.
+        multiple_of: it is padded to a multiple of this; not together with ``edges``.
+        mask: a further field (int64, ``[B, L]``): 1 for the values of the first field of ``fills``, 0 for its padding.
+            None makes none, and so does a name that ``fills`` has.
+
+    Raises:
+        UsageError: arguments that do not go together.
+    """
+
+    fills: Mapping[str, float]
+    edges: Sequence[int] | Mapping[str, Sequence[int]] | None = None
+    multiple_of: int = 1
+    mask: str | None = "attention_mask"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fills, Mapping) or not self.fills:
+            raise UsageError(f"fills is a dictionary, what stands in the padding by field, and not {self.fills!r}")
+        check_fills(self.fills)
+        if not isinstance(self.multiple_of, int) or self.multiple_of < 1:
+            raise UsageError(f"multiple_of is {self.multiple_of!r}: it is an int, at least 1")
+        if self.edges is not None and self.multiple_of > 1:
+            raise UsageError("edges= says how long batches are: leave multiple_of= out, and give edges that are such")
+        by_field = self.edges if isinstance(self.edges, Mapping) else {"": self.edges}
+        if unknown := by_field.keys() - {"", *self.fills}:
+            raise UsageError(f"edges= has {', '.join(sorted(unknown))}, which fills does not have")
+        for edges in by_field.values():
+            if edges is not None and not all(isinstance(edge, int) for edge in check_edges(edges)):
+                raise UsageError(f"arrays are padded to a whole number of values, and edges= has {edges!r}")
+
+    def __call__(self, samples: Sequence[Sample]) -> dict[str, object]:
+        """Return a batch.
+
+        Args:
+            samples: dictionaries with the same fields, at least one.
+
+        Returns:
+            Arrays ``[B, L, ...]`` for the fields of ``fills``, tensors where the first sample's are; the other fields;
+            the mask.
+
+        Raises:
+            SampleError: fields that do not fit together, or are longer than the last edge.
+        """
+        for sample in samples:
+            if not isinstance(sample, dict):
+                raise SampleError(f"PaddingCollator pads dictionaries, and this is a {type(sample).__name__}")
+        padded = {name: self._pad(name, fill, samples) for name, fill in self.fills.items()}
+        others = [{name: value for name, value in sample.items() if name not in padded} for sample in samples]
+        batch = default_collation_fn(others)
+        result: dict[str, object] = {name: padded.get(name, batch.get(name)) for name in samples[0]}
+        if self.mask is not None and self.mask not in self.fills:
+            if self.mask in result:
+                raise SampleError(
+                    f"samples have a field {self.mask!r} already: pad it (fills={{..., {self.mask!r}: 0}}), or give "
+                    "another name, or None, in mask=",
+                    field=self.mask,
+                )
+            result[self.mask] = self._make_mask(samples)
+        return result
+
+    def _pad(self, name: str, fill: float, samples: Sequence[Sample]) -> object:
+        import numpy as np  # noqa: PLC0415  loaded when arrays are padded
+
+        arrays = [read_array(sample, name, "batching") for sample in samples]
+        kind: Kind | None = None
+        for array, sample in zip(arrays, samples, strict=True):
+            if not array.ndim:
+                raise SampleError(f"{name!r} is one number, and no array", field=name, key=sample.get("__key__"))
+            check_fill(name, array, fill, "batching", "fills")
+            # an empty list says neither what its values would be nor how large
+            if array.size or not isinstance(sample[name], list | tuple):
+                found = array.shape[1:], array.dtype
+                kind = found if kind in (None, found) else join_kinds(name, kind, found, "batching")
+        shape, dtype = kind or ((), arrays[0].dtype)
+        lengths = [len(array) for array in arrays]
+        result = np.full((len(arrays), self._round_up(name, max(lengths)), *shape), fill, dtype)
+        for row, array, length in zip(result, arrays, lengths, strict=True):
+            if length:
+                row[:length] = array
+        return _convert_like(result, samples[0][name])
+
+    def _round_up(self, name: str, length: int) -> int:
+        """Return the length that a field of this length is padded to."""
+        edges = self.edges.get(name) if isinstance(self.edges, Mapping) else self.edges
+        if edges is None:
+            return -(-length // self.multiple_of) * self.multiple_of
+        place = bisect_left(edges, length)
+        if place == len(edges):
+            raise SampleError(f"{name!r} has length {length}, and the last of edges= is {edges[-1]}", field=name)
+        return edges[place]
+
+    def _make_mask(self, samples: Sequence[Sample]) -> object:
+        import numpy as np  # noqa: PLC0415  loaded when arrays are padded
+
+        first = next(iter(self.fills))
+        lengths = [len(sample[first]) for sample in samples]
+        places = np.arange(self._round_up(first, max(lengths)))
+        mask = (places < np.array(lengths)[:, None]).astype(np.int64)
+        return _convert_like(mask, samples[0][first])
+
+
+def _convert_like(array: "Array", value: object) -> object:
+    """Return an array as a tensor, where ``value`` is one."""
+    torch = loaded_module("torch")
+    return torch.from_numpy(array) if torch is not None and isinstance(value, torch.Tensor) else array
