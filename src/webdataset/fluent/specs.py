@@ -91,7 +91,7 @@ def _call_maker(maker: Maker, argument: Any) -> object:
     return maker(*argument) if isinstance(argument, list | tuple) else maker(argument)
 
 
-def _find_function(name: str, argument: Any) -> Callable[[Any], Any]:
+def _find_function(name: str, argument: object) -> Callable[[Any], Any]:
     module, _, path = name.partition(":")
     found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
     if not callable(found):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from numbers import Real
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from webdataset.core.errors import SampleError, UsageError
 from webdataset.core.optional_imports import loaded_module
@@ -188,7 +188,7 @@ class PaddingCollator:
             if edges is not None and not all(isinstance(edge, int) for edge in check_edges(edges)):
                 raise UsageError(f"arrays are padded to a whole number of values, and edges= has {edges!r}")
 
-    def __call__(self, samples: Sequence[Sample]) -> dict[str, object]:
+    def __call__(self, samples: Sequence[Sample]) -> dict[str, Any]:
         """Return a batch.
 
         Args:
