@@ -83,7 +83,7 @@ def _find_maker(name: str, *, network: bool) -> Maker:
     raise UsageError(f"no transform of this name; {hint} (more come from entry points in {ENTRY_POINTS!r})")
 
 
-def _call_maker(maker: Maker, argument: Any) -> object:
+def _call_maker(maker: Maker, argument: object) -> object:
     if argument is None:
         return maker()
     if isinstance(argument, dict):

@@ -36,7 +36,7 @@ class BlockState(StageState):
         self.stored: list[Address] = []  # addresses of the block, in a tracked run
         self._written: str | None = None  # the same, packed; written once for each block, if it is saved
 
-    def begin(self, stored: list[object]) -> list[int]:
+    def begin(self, stored: list[Any]) -> list[int]:
         """Begin a block; return its permutation, the first to be given last.
 
         Args:
