@@ -437,5 +437,6 @@ def _count_waiting(stage: object, streams: int | None) -> int:
 
 
 def _find_bound(stage: Stage) -> int:
-    bounds = [getattr(stage, name, None) for name in _BOUND_NAMES]
+    most = getattr(stage, "most_waiting", None)
+    bounds = [most] if isinstance(most, int) else [getattr(stage, name, None) for name in _BOUND_NAMES]
     return max((bound for bound in bounds if isinstance(bound, int)), default=0)

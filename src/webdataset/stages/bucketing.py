@@ -147,8 +147,9 @@ class Bucketed(Stage[BucketState]):
         if not isinstance(by, str) and not callable(by):
             raise UsageError(f"by= is the name of a field or a function of a sample, and not {by!r}")
         self.by = by
-        self.edges = None if edges is None else check_edges(edges)
-        self.batch_size = list(batch_size) if isinstance(batch_size, Sequence) else batch_size
+        # tuples, which states describe
+        self.edges = None if edges is None else tuple(check_edges(edges))
+        self.batch_size = tuple(batch_size) if isinstance(batch_size, Sequence) else batch_size
         self.max_total = max_total
         self.collation_fn = collation_fn
         self.partial = partial
@@ -175,11 +176,20 @@ class Bucketed(Stage[BucketState]):
 
     def _check_sizes(self) -> None:
         given = self.batch_size
-        if isinstance(given, list) and (self.edges is None or len(given) != len(self.edges)):
+        if isinstance(given, tuple) and (self.edges is None or len(given) != len(self.edges)):
             raise UsageError(f"batch_size= has {len(given)} sizes, and edges= {len(self.edges or [])} buckets")
-        for size in given if isinstance(given, list) else [given]:
+        for size in given if isinstance(given, tuple) else [given]:
             if not _is_size(size):
                 raise UsageError(f"batch_size is {size!r}: a batch holds at least one sample, a whole number")
+
+    @property
+    def most_waiting(self) -> int | None:
+        """Samples that can wait at most; None where the number of buckets or their sizes are not known before."""
+        if self.edges is None or callable(self.batch_size):
+            return self.window
+        sizes = [self.batch_size_of(edge) for edge in self.edges]
+        most = sum(sizes) - len(sizes)
+        return most if self.window is None else min(most, max(self.window, *sizes))
 
     def for_stream(self, stream: StreamNumber) -> "Bucketed":
         """Return the stage of one stream: the windows of all streams together are as large as this one, or larger."""
@@ -265,8 +275,8 @@ class Bucketed(Stage[BucketState]):
         """
         if self.max_total is not None:
             return int(self.max_total // cast("float", name))
-        if isinstance(self.batch_size, list):
-            return index(self.batch_size[cast("list[float]", self.edges).index(cast("float", name))])
+        if isinstance(self.batch_size, tuple):
+            return index(self.batch_size[cast("tuple[float, ...]", self.edges).index(cast("float", name))])
         size = self.batch_size(name) if callable(self.batch_size) else self.batch_size
         if not _is_size(size):
             raise SampleError(f"batch_size({name!r}) is {size!r}: a batch holds at least one sample, a whole number")

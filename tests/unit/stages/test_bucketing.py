@@ -482,7 +482,36 @@ def test_arguments_that_mean_nothing(arguments, words):
 def test_a_pipeline_shows_its_buckets():
     """As code that means the same."""
     assert repr(wds.bucket("n", (4, 9), batch_size=(2, 1), window=5)) == (
-        "bucket(by='n', edges=[4, 9], batch_size=[2, 1], window=5)"
+        "bucket(by='n', edges=(4, 9), batch_size=(2, 1), window=5)"
     )
     shown = repr(wds.bucket(parity, batch_size=size_of_class, collation_fn=None, partial=False))
     assert shown == "bucket(by=parity, batch_size=size_of_class, collation_fn=None, partial=False)"
+
+
+def test_explain_says_how_many_samples_wait(urls):
+    """Where it is known: one less than a batch of each bucket, or the window, in each stream."""
+
+    def explained(streams=None, **options):
+        dataset = wds.WebDataset(urls, seed=1).bucket("ids", EDGES, **options)
+        return (dataset if streams is None else dataset.elastic(streams)).explain()
+
+    assert "In all, up to 21 samples wait." in explained(max_total=60)  # 14 + 5 + 2
+    assert "In all, up to 84 samples wait." in explained(4, max_total=60)
+    assert "In all, up to 15 samples wait." in explained(max_total=60, window=2)
+    assert "In all, up to 60 samples wait." in explained(4, max_total=60, window=2)
+    assert "In all, up to 21 samples wait." in explained(max_total=60, window=100)
+    assert "samples wait." not in explained(batch_size=lambda edge: 5)
+    assert "In all, up to 7 samples wait." in explained(batch_size=lambda edge: 5, window=7)
+
+
+@pytest.mark.parametrize("other", [{"edges": [4, 10, 20]}, {"batch_size": [9, 5, 3]}, {"window": 30}, {"by": "n"}])
+def test_a_state_of_other_buckets_is_refused(urls, other):
+    """By its arguments, also where nothing waits."""
+
+    def make(by="ids", edges=EDGES, batch_size=(9, 5, 2), window=None):
+        dataset = wds.WebDataset(urls, shardshuffle=False, seed=1).map(measured)
+        return dataset.bucket(by, edges, batch_size=batch_size, window=window).elastic(2)
+
+    state = make().state_dict()
+    with pytest.raises(StateMismatch, match="Bucketed"):
+        make(**other).load_state_dict(state)
