@@ -6,6 +6,7 @@ import tarfile
 
 import pytest
 
+import webdataset as wds
 from webdataset.core.errors import AlreadyExists, EncodingError, SampleError, SourceError, UsageError
 from webdataset.writing.shard_writer import ShardWriter
 from webdataset.writing.tar_writer import TarWriter
@@ -343,3 +344,22 @@ def test_another_pattern(tmp_path):
         put(writer, samples(2))
     assert writer.pattern == f"{tmp_path}/b-%02d.tar"
     assert sorted(contents(tmp_path)) == ["a-0.tar", "a-1.tar", "b-02.tar", "b-03.tar"]
+
+
+@pytest.mark.parametrize(
+    ("writer", "keywords", "words"),
+    [
+        (
+            wds.ShardWriter,
+            {"max_count": 5},
+            r"ShardWriter\(\) got an unexpected keyword .*'max_count'; did you mean 'maxcount'",
+        ),
+        (wds.ShardWriter, {"compression": "gz"}, r"'compression'; did you mean 'compress"),
+        (wds.RecordShardWriter, {"usr": "me"}, r"RecordShardWriter\(\) got an unexpected keyword argument 'usr'"),
+        (wds.RecordShardWriter, {"keepmeta": True}, r"did you mean 'keep_meta'"),
+    ],
+)
+def test_misspelt_keywords_are_refused_before_the_first_sample(tmp_path, writer, keywords, words):
+    """A job that computes for an hour before it writes says so at once."""
+    with pytest.raises(TypeError, match=words):
+        writer(str(tmp_path / "%03d.cbor"), **keywords)
