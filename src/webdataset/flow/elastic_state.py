@@ -305,9 +305,13 @@ def check_same_dataset(state: Mapping[str, Any], here: Mapping[str, Any]) -> Non
     ]
     differing += _describe_differences(state["description"], here["description"])
     if differing:
+        hint = (
+            "; wds.states.change_weights(state, dataset) takes over other weights" if "probs=" in differing[-1] else ""
+        )
         raise StateMismatch(
             "the state belongs to another dataset: load it into the pipeline that saved it; it has "
             + "; ".join(differing)
+            + hint
         )
 
 

@@ -228,7 +228,11 @@ def fingerprint(stages: Sequence[object], bounds: Bounds) -> dict[str, Any]:
         for part in _walk_shard_sources(stage):
             count += _hash_urls(digest, part)
             if part is not stage:
-                digest.update(repr(sorted(_select_attributes(part, _NUMBERS).items())).encode() + b"\0")
+                known = _select_attributes(part, _NUMBERS)
+                if part is getattr(stage, "source", None):
+                    # the weight of a source with a pipeline of its own stands among those of its mix
+                    known.pop("weight", None)
+                digest.update(repr(sorted(known.items())).encode() + b"\0")
     return {
         "stages": names,
         "shards": count,

@@ -1,7 +1,8 @@
-"""Tells which samples a run delivers, and moves a saved state on, without decoding where the pipeline allows it.
+"""Tells which samples a run delivers, and changes saved states, without decoding where the pipeline allows it.
 
 :func:`describe` says what a state is. :func:`trace` yields the keys of each batch that a rank receives, from a state or
-from the start of an epoch. :func:`advance` returns the state after some batches. All three are ``wds.states``.
+from the start of an epoch. :func:`advance` returns the state after some batches, :func:`change_weights` one that goes
+on with other weights of a mix. All are ``wds.states``.
 
 Theory. The order of an elastic dataset follows from its positions (:mod:`webdataset.flow.elastic`); that of another one
 from seed, epoch, rank and worker. A loader of this library gives the items of all workers by rising index, a torch
@@ -10,6 +11,7 @@ rewritten so that it gives keys (:mod:`webdataset.flow.key_tracing`); its items 
 """
 
 import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby, islice
@@ -22,6 +24,7 @@ from webdataset.core.optional_imports import loaded_module
 from webdataset.flow.elastic_pipeline import ElasticMixin
 from webdataset.flow.elastic_state import (
     LOADER_KIND,
+    check_same_dataset,
     check_state,
     check_turn,
     has_progress,
@@ -37,11 +40,14 @@ from webdataset.stages.base import Json
 from webdataset.stages.mix import Mixture
 
 __all__ = [
-    "Delivery", "StateDescription", "TracedBatch", "advance", "describe", "find_state", "plan_delivery", "trace",
+    "Delivery", "StateDescription", "TracedBatch", "advance", "change_weights", "describe", "find_state",
+    "plan_delivery", "trace",
 ]  # fmt: skip
 
 LOADER, TORCH = "loader", "torch"
 _NEVER = 1 << 62
+# those of a mix, as a state describes it
+_WEIGHTS = re.compile(r"(?<=\bprobs=)\[[^\]]*\]")
 
 
 @dataclass(frozen=True)
@@ -508,6 +514,38 @@ def advance(
             _skip(begins, items, None)
         found.append(begins.state_dict(last))
     return found[0] if len(found) == 1 else merge_states(found)
+
+
+def change_weights(state: Mapping[str, Any], source: Any) -> dict[str, Any]:
+    """Return a state from which a run goes on with other weights: those of the mixes of another dataset.
+
+    The sources of a mix go on where they stand; what is drawn from here on, in later epochs too, is drawn by the new
+    weights. A source that is to come later is in the mix from the start, with weight 0.
+
+    Args:
+        state: of an elastic dataset, or of a loader over it; of one rank, or merged.
+        source: the dataset (or a loader over it) that is to continue, which has the new weights.
+
+    Returns:
+        A new state; the given one stays as it is.
+
+    Raises:
+        UsageError: the dataset is not elastic.
+        StateMismatch: it differs in more than weights.
+    """
+    delivery = plan_delivery(source)
+    if not delivery.elastic:
+        raise UsageError("only an elastic dataset has a state: write dataset.elastic()")
+    given = _take_state(delivery, state, None)
+    header = delivery.dataset.elastic_run(WorkerContext(0, 1, 0, 1)).header()
+    saved, here = given["description"], header["description"]
+    stages = saved["stages"]
+    if len(stages) == len(here["stages"]):
+        pairs = zip(stages, here["stages"], strict=True)
+        stages = [now if _WEIGHTS.sub("", now) == _WEIGHTS.sub("", before) else before for before, now in pairs]
+    changed = {**given, "description": {**saved, "stages": stages}}
+    check_same_dataset(changed, {**header, "seed": delivery.dataset.seed})
+    return changed
 
 
 def _skip(begins: _Beginning, batches: int | None, samples: int | None) -> tuple[int, int | None]:
