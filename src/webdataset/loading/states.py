@@ -1,8 +1,8 @@
 """Tells which samples a run delivers, and changes saved states, without decoding where the pipeline allows it.
 
 :func:`describe` says what a state is. :func:`trace` yields the keys of each batch that a rank receives, from a state or
-from the start of an epoch. :func:`advance` returns the state after some batches, :func:`change_weights` one that goes
-on with other weights of a mix. All are ``wds.states``.
+from the start of an epoch. :func:`advance` returns the state after some batches, :func:`change_weights` one that
+continues with other weights of a mix. All are ``wds.states``.
 
 Theory. The order of an elastic dataset follows from its positions (:mod:`webdataset.flow.elastic`); that of another one
 from seed, epoch, rank and worker. A loader of this library gives the items of all workers by rising index, a torch
@@ -516,10 +516,10 @@ def advance(
     return found[0] if len(found) == 1 else merge_states(found)
 
 
-def change_weights(state: Mapping[str, Any], source: Any) -> dict[str, Any]:
-    """Return a state from which a run goes on with other weights: those of the mixes of another dataset.
+def change_weights(state: Mapping[str, Json], source: object) -> dict[str, Json]:
+    """Return a state from which a run continues with other weights: those of the mixes of another dataset.
 
-    The sources of a mix go on where they stand; what is drawn from here on, in later epochs too, is drawn by the new
+    Each source of a mix continues where it was; what is drawn from here on, in later epochs too, is drawn by the new
     weights. A source that is to come later is in the mix from the start, with weight 0.
 
     Args:

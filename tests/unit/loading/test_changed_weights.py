@@ -1,4 +1,4 @@
-"""``wds.states.change_weights``: a run goes on with other weights of its mix."""
+"""``wds.states.change_weights``: a run continues with other weights of its mix."""
 
 import itertools
 import json
