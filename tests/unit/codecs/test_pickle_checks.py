@@ -27,6 +27,12 @@ HARMLESS = {"memo index", "memo index as text", "lists in lists", "decimal", "hu
 UNBOUNDED = sorted(name for name in exhausting() if "tuples doubled" in name or "cop" in name or "in tuples" in name)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """Compile the pattern of plain pickles: each copy of this process would."""
+    assert not has_bounded_cost(exhausting()[UNBOUNDED[0]])
+
+
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize(
     "value",
