@@ -4,10 +4,11 @@ Each Python gets an environment of its own under ``.venvs``. The torch tests run
 and spawn as the default start method. On the newest, the resume fuzz plays hundreds of pipelines, and the differential
 one a thousand.
 
-With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, in its usual
-size and without the files that wait for faulty servers most of their time, or whose subject no Python changes; those
-torch tests that the default start method matters to, under the methods that are not this Python's; and what reads
-shards, without the native core. ``--prepare`` makes the environment of the newest Python, and runs nothing.
+With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, with a
+share of its repetitions (``FEWER``) and without what waits for faulty servers most of its time, or whose subject no
+Python changes; those torch tests that the default start method matters to, under the methods that are not this
+Python's; and what reads shards, without the native core. ``--prepare`` makes the environment of the newest Python, and
+runs nothing.
 """
 
 import multiprocessing
@@ -27,12 +28,25 @@ STARTING = [
     "tests/e2e", "tests/faults", "tests/properties", "tests/unit/flow", "tests/unit/fluent", "tests/unit/index",
     "tests/unit/loading", "tests/unit/stages",
 ]  # fmt: skip
-# A process that is spawned imports torch: these start few.
+# A process that is spawned imports torch, which takes two seconds of a processor: one test of each thing that travels
+# to a worker or back. Tests that say `spawn` themselves (a script's classes, a shared cache, wids) ran with the suite.
 SPAWNING = [
-    "tests/e2e/test_torch_loader.py", "tests/e2e/test_resume_loader.py", "tests/e2e/test_wids_loader.py",
-    "tests/faults/test_cache_loader.py", "tests/unit/fluent", "tests/unit/index", "tests/unit/loading",
-    "tests/unit/stages",
-]  # fmt: skip
+    "tests/e2e/test_torch_loader.py::test_each_sample_once[2-3]",
+    "tests/e2e/test_torch_loader.py::test_torch_batches_and_collates[2]",
+    "tests/e2e/test_torch_loader.py::test_web_loader_rebatches[2]",
+    "tests/e2e/test_torch_loader.py::test_web_loader_takes_torchs_arguments",
+    "tests/e2e/test_torch_loader.py::test_errors_in_workers_keep_their_places",
+    "tests/e2e/test_torch_loader.py::test_an_error_of_a_class_that_only_the_worker_knows",
+    "tests/e2e/test_resume_loader.py::test_continues_as_if_never_stopped[plain-1-steps1]",
+    "tests/e2e/test_resume_loader.py::test_set_epoch_reaches_living_workers",
+    "tests/e2e/test_resume_loader.py::test_unseeded",
+    "tests/e2e/test_resume_loader.py::test_workers_of_a_forgotten_loader_are_told_to_end[torch-not-3]",
+    "tests/e2e/test_resume_loader.py::test_workers_of_a_forgotten_loader_are_told_to_end[ours-persistent-None]",
+    "tests/unit/fluent/test_specs.py::test_loader",
+    "tests/unit/index/test_indexed_dataset.py::test_a_torch_loader_reads_it",
+    "tests/unit/loading/test_loader_torch.py::test_a_torch_loader_of_an_empty_dataset_says_so[2]",
+    "tests/unit/loading/test_loader_torch.py::test_a_pickled_torch_loader_holds_nothing_of_its_workers",
+]
 # Most of their time is waiting, and what they test is the same on every Python; the rest of their folder runs.
 WAITING = [
     f"--ignore=tests/storage/test_{name}.py"
@@ -42,17 +56,19 @@ WAITING = [
     )
 ]  # fmt: skip
 # The subject of these is the same on every Python: scripts and texts of this repository, the files that are released,
-# a page in a browser, shells, type checkers, a simulation, and what the published versions do, which run on the oldest
-# Python. What
-# reads and writes archives beside the tools and Python's tarfile runs (tests/oracle), so do the blocks of the pages.
+# a page in a browser, shells, type checkers, a simulation, an installation, what the pages say of commands and calls
+# (tests/unit/cli runs them), and what the published versions do, which run on the oldest Python. What reads and writes
+# archives beside the tools and Python's tarfile runs (tests/oracle), so do the blocks of the pages.
 SAME_EVERYWHERE = [
     f"--ignore=tests/{name}.py"
     for name in (
-        "compat/test_typed", "docs/test_agents", "docs/test_bench", "docs/test_expected_skips", "docs/test_laws",
-        "docs/test_module_names", "docs/test_mutants", "docs/test_pictures", "docs/test_prose_commands",
-        "docs/test_structure", "e2e/test_completion", "e2e/test_demo", "e2e/test_demo_killed",
-        "e2e/test_loader_bench", "e2e/test_release", "e2e/test_view_browser",
-        "oracle/test_filters_differential", "oracle/test_fuzz_differential", "oracle/test_pipelines_differential",
+        "compat/test_typed", "docs/test_agents", "docs/test_bench", "docs/test_command_page",
+        "docs/test_command_run_page", "docs/test_convert_page", "docs/test_expected_skips", "docs/test_laws",
+        "docs/test_module_names", "docs/test_mutants", "docs/test_pictures", "docs/test_prose_calls",
+        "docs/test_prose_commands", "docs/test_structure", "docs/test_tarp_page", "e2e/test_completion",
+        "e2e/test_demo", "e2e/test_demo_killed", "e2e/test_loader_bench", "e2e/test_new_user", "e2e/test_release",
+        "e2e/test_view_browser", "oracle/test_decode_differential", "oracle/test_filters_differential",
+        "oracle/test_fuzz_differential", "oracle/test_pipelines_differential",
         "oracle/test_shardlists_differential", "oracle/test_specs_differential", "oracle/test_stage_lists",
         "oracle/test_tenbin_differential", "oracle/test_wids_differential", "unit/cluster/test_training_forecast",
         "unit/support/test_failed_tests",
@@ -64,9 +80,13 @@ READING = [
     "tests/properties/test_chunking.py", "tests/properties/test_replays.py", "tests/properties/test_resume_fuzz.py",
     "tests/unit/flow", "tests/unit/samples", "tests/unit/stages", "tests/unit/tar",
 ]  # fmt: skip
-STARTED = "not demo and not fork and not spawn and not whichever_came_first"
 # Those that play several ranks in one process set variables, of which a server that runs already does not hear.
-SERVED = f"{STARTED} and not ranks"
+SERVED = "not demo and not fork and not spawn and not whichever_came_first and not ranks"
+# What has run in full is not looked for again by so many seeds, places and examples.
+FEWER = {
+    "WDS_TEST_SHARE": "4", "DAMAGE_TRIALS": "500", "NATIVE_FUZZ_CASES": "300", "RESUME_FUZZ_CASES": "4",
+    "TLS_FORKS": "40",
+}  # fmt: skip
 
 
 def run(*command: object) -> int:
@@ -116,16 +136,16 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
     Returns:
         Exit status of each run.
     """
+    os.environ.update(FEWER)
     here, newest = sys.version_info[:2], max(pythons)
     results = {}
     if newest != here:
         name, python = f"Python {newest[0]}.{newest[1]}", environment(newest, pythons[newest])
         results[f"{name}, versions as locked"] = run(python, "scripts/lock.py", "--check")
-        results[name] = run(python, "-m", "pytest", "-q", *workers, *WAITING, *SAME_EVERYWHERE)
+        results[name] = run(python, "-m", "pytest", "-q", "-m", "not once", *workers, *WAITING, *SAME_EVERYWHERE)
     for method in METHODS if has_torch(Path(sys.executable)) else ():
-        names, places = (SERVED, STARTING) if method == "forkserver" else (STARTED, SPAWNING)
         if method != multiprocessing.get_context().get_start_method():
-            chosen = ("-m", "torch and not oracle", "-k", names, *places)
+            chosen = ("-m", "torch and not oracle", "-k", SERVED, *STARTING) if method == "forkserver" else SPAWNING
             results[f"torch tests under {method}"] = run(
                 sys.executable, "scripts/under.py", method, "-q", *workers, *chosen
             )

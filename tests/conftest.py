@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import cloudpickle
@@ -26,7 +27,9 @@ from packaging.markers import Marker
 from support import failed_tests
 
 # how long an example takes decides nothing
-settings.register_profile("untimed", settings(), deadline=None)
+# where the suite runs again: one of so many cases of tests marked `repeats`, and of examples (scripts/test_all.py)
+SHARE = int(os.environ.get("WDS_TEST_SHARE", "1"))
+settings.register_profile("untimed", settings(), deadline=None, max_examples=100 // SHARE)
 settings.load_profile("untimed")
 # what fails here is looked at by those who write the library
 os.environ.setdefault("WDS_FULL_TRACEBACKS", "1")
@@ -69,6 +72,19 @@ def pytest_configure():
         multiprocessing.set_start_method(method, force=True)
         # children of the server need not import these each
         multiprocessing.set_forkserver_preload(["torch", "webdataset"])
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the cases of tests marked ``repeats`` that this run has no share in."""
+    seen, kept, left = Counter(), [], []
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        repeats = item.get_closest_marker("repeats") is not None
+        (left if repeats and seen[name] % SHARE else kept).append(item)
+        seen[name] += 1
+    items[:] = kept
+    if left:
+        config.hook.pytest_deselected(items=left)
 
 
 def pytest_collection_finish(session):

@@ -295,6 +295,7 @@ def test_parts_that_say_what_to_use(module):
             getattr(home, name)
 
 
+@pytest.mark.once
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("variable", "version"), [("WDS_ORACLE_086", "0.2.86"), ("WDS_ORACLE_111", "0.2.111"), ("WDS_ORACLE_102", "1.0.2")]

@@ -73,6 +73,7 @@ def test_without_json_it_prints_the_url(shards):
     assert (rest, log, process.returncode) == (b"", b"", 0)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("busy", ["idle", "open connections", "a store that does not answer", "children"])
 def test_a_signal_ends_it(shards, tmp_path, number, busy):
@@ -171,6 +172,7 @@ def test_a_port_in_use_is_said(shards):
         assert viewer.port == port
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.com", "8.8.8.8", ""])
 def test_it_listens_on_this_machine_alone(shards, host):
     """Any other address is refused, with the way to do it."""

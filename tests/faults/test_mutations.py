@@ -11,6 +11,7 @@ A failing trial prints the seed and the place; ``damage.OPERATORS[name](archive,
 """
 
 import io
+import os
 import tarfile
 import warnings
 from collections import Counter
@@ -25,7 +26,7 @@ from webdataset.testing.damage import flaw
 
 pytestmark = pytest.mark.limited(cpu_seconds=280)
 
-TRIALS = 2000
+TRIALS = int(os.environ.get("DAMAGE_TRIALS", "2000"))
 SAMPLES = archives.samples(9, seed=1)
 OTHERS = archives.samples(3, seed=2)
 

@@ -55,6 +55,7 @@ def read_workers(root, handler):
     return found
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(12))
 def test_broken_answers_give_the_same_samples(seed, server, monkeypatch):
     """Resets, cuts, ignored and misplaced ranges: all samples in order, or an error; never another sample."""

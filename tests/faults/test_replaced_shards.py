@@ -111,6 +111,7 @@ def outcome(folder, name, state):
     return None, sum("time of change" in str(warning.message) for warning in warned)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_replaced_shard_is_noticed(folder, name, change):

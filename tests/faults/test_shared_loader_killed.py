@@ -80,11 +80,13 @@ def run_scenarios(shards, scenarios):
     return killed
 
 
+@pytest.mark.once
 def test_the_owner_killed_at_each_message(shards):
     """Wherever the owner dies, the others go on with their next batch, and it continues from its checkpoint."""
     assert run_scenarios(shards, [{"trainers": 2, "epochs": 2, "kill": n} for n in range(1, 130, 9)]) >= 10
 
 
+@pytest.mark.once
 def test_a_trainer_killed_at_each_message(shards):
     """Wherever a trainer that attached dies, the others are not held up, and it continues from its checkpoint."""
     scenarios = [{"trainers": 2, "epochs": 2, "kill": n, "owner": False} for n in range(1, 50, 3)]

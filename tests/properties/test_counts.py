@@ -205,6 +205,7 @@ def check(urls, seed, modes=MODES):
     assert total == expected, (seed, names, cuts)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(12))
 def test_counts_are_exact_at_every_batch_and_add_up(damaged, seed):
     """Whatever is skipped or dropped, wherever a run is cut, and whoever goes on: nothing is counted twice or not."""

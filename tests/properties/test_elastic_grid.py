@@ -100,6 +100,7 @@ def told(state, other):
     return {**state, "memories": memories, "check": None}
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MIXES)
 def test_from_each_topology_to_each(urls, name):
     """Multiset exact, global batches in one order, one state after each batch, and from it every way on.

@@ -187,6 +187,7 @@ def test_samples_of_any_kind_are_collated_alike_in_processes(data, workers):
     check(data, workers, "processes")
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("size", [None, 4])
 def test_values_of_each_kind_travel(kind, size):

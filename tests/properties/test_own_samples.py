@@ -195,6 +195,7 @@ def name_urls(rng, paths, server):
     return [f"{server.root}/{path.relative_to(server.folder)}" for path in paths]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(60))
 def test_own_samples_alone_change_nothing(seed, server, monkeypatch):
     """Random shards, indexes, pipelines, topologies, limits and places to resume from, in states of either way."""
@@ -262,6 +263,7 @@ def is_part(shorter, longer):
     return all(item in rest for item in shorter)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(40))
 def test_a_fault_is_found_by_its_owner(seed, server, monkeypatch):
     """A header that was damaged after the index was made: one worker at least reports it, as reading whole does.
@@ -294,6 +296,7 @@ def test_a_fault_is_found_by_its_owner(seed, server, monkeypatch):
         assert kinds == {(kind, offset) for asked in faults for kind, _, offset in asked}
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(60))
 def test_an_index_of_another_shard_gives_no_wrong_sample(seed, server, monkeypatch):
     """Shards of the same size under a stale index, and torn indexes: right samples, or StaleIndex; never others."""

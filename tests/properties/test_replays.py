@@ -66,6 +66,7 @@ def dataset(urls, first, between, second, streams):
     return BETWEEN[between](made).compose(SHUFFLES[second](2000)).map(lambda sample: sample["__key__"]).elastic(streams)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("second", SHUFFLES)
 @pytest.mark.parametrize("between", BETWEEN)
 @pytest.mark.parametrize("first", ["shuffle", "shuffle of bytes", "detshuffle"])

@@ -103,6 +103,7 @@ def run(make, place, limit, steps, state, monkeypatch):
     return items, states, end
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("number", range(60))
 def test_a_walk_for_all_streams_changes_nothing(number, shards, monkeypatch):
     """Items, positions, states and errors are those of streams that go alone, also after resumes, however few wait."""

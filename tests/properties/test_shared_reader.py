@@ -155,6 +155,7 @@ def without_hints(state):
     return state
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", [*range(120), 121, 7531, 7825])
 def test_readers_that_are_shared_change_nothing(seed, tmp_path, monkeypatch):
     """Random shards, faults, pipelines, topologies, limits and places to resume from."""

@@ -40,7 +40,9 @@ def run_failed_again(session: pytest.Session) -> None:
     if any("::" not in nodeid for nodeid in _failed):
         return
     command = [sys.executable, "-m", "pytest", "-q", *_failed]
-    done = subprocess.run(command, cwd=session.config.rootpath, env={**os.environ, "WDS_RERUN_FAILED": ""}, check=False)
+    # all that are named, not a share of them
+    environment = {**os.environ, "WDS_RERUN_FAILED": "", "WDS_TEST_SHARE": "1"}
+    done = subprocess.run(command, cwd=session.config.rootpath, env=environment, check=False)
     if done.returncode == 0:
         _unsteady.extend(_failed)
         session.exitstatus = pytest.ExitCode.OK

@@ -60,6 +60,7 @@ def test_unbounded_pickles_never_reach_the_c_reader(name):
     assert not has_bounded_cost(exhausting()[name])
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", sorted(set(exhausting()) - {"marks"}))
 def test_little_memory_is_taken(name):
     """No such pickle takes more than a few dozen times its length, and 16 MB."""

@@ -156,6 +156,7 @@ def test_one_order_under_every_topology(urls, name):
         assert order(seeded(name, urls), ranks, workers) == whole, (ranks, workers)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", PIPELINES)
 def test_stopped_anywhere(urls, name):
     """At every step, the restored run continues exactly; the state is JSON and small."""
@@ -172,6 +173,7 @@ def test_stopped_anywhere(urls, name):
         again.close()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", PIPELINES)
 def test_stopped_and_changed(urls, name):
     """Behind a global batch, the states of all workers go on under another topology: nothing lost, nothing twice."""

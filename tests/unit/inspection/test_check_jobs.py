@@ -45,6 +45,7 @@ def told(urls, jobs, **options):
     ]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(6))
 def test_lists_of_the_corpus(seed, tmp_path):
     """Any shards in any order, by any number of processes, for all readers, with bounds that are met or not."""

@@ -130,6 +130,7 @@ def test_a_trace_is_what_a_dataset_gives(urls, use_rank, name, elastic):
             assert traced(dataset, rank=rank, world_size=ranks, epoch=epoch) == list(map(keys, dataset))
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("kind", ["loader", "torch"])
 @pytest.mark.parametrize("elastic", [False, True], ids=["plain", "elastic"])
 @pytest.mark.parametrize("name", ["batched", "map"])
@@ -164,6 +165,7 @@ def test_rules_of_the_last_batch(urls, rules):
     assert traced(loader) == list(map(keys, loader))
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", RESUMABLE)
 @pytest.mark.parametrize(("ranks", "workers"), TOPOLOGIES)
 def test_a_trace_from_a_state(urls, use_rank, name, ranks, workers):
