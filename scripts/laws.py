@@ -6,6 +6,7 @@
 
 import ast
 import contextlib
+import functools
 import io
 import re
 import statistics
@@ -62,9 +63,15 @@ class Module:
         """Return a breach at a node or line."""
         return Breach(self.path, node if isinstance(node, int) else getattr(node, "lineno", 1), message)
 
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the tree."""
+        return list(ast.walk(self.tree))
+
+    @functools.cached_property
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-        """Return every function, methods and nested ones included."""
-        return [node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS)]
+        """Every function, methods and nested ones included."""
+        return [node for node in self.nodes if isinstance(node, FUNCTIONS)]
 
 
 def docstring_lines(tree: ast.AST) -> set[int]:
@@ -98,7 +105,7 @@ def sizes(module: Module) -> Iterator[Breach]:
         yield module.breach(1, f"module of {code} lines of code; at most {CODE_LINES}")
     if count > MODULE_LINES:
         yield module.breach(MODULE_LINES + 1, f"module of {count} lines; at most {MODULE_LINES}")
-    for function in module.functions():
+    for function in module.functions:
         if length(function) > FUNCTION_LINES:
             message = f"function {function.name} of {length(function)} lines; at most {FUNCTION_LINES}"
             yield module.breach(function, message)
@@ -117,7 +124,7 @@ def dotted(node: ast.AST) -> str:
 def words(module: Module) -> Iterator[Breach]:
     """No assert; no print outside cli; the environment is read in core/settings.py only."""
     inside = module.inside or ()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Assert):
             yield module.breach(node, "assert: raise an error of core/errors.py instead")
         elif isinstance(node, ast.Call) and dotted(node.func) == "print" and inside[:1] != ("cli",):
@@ -135,7 +142,7 @@ def reads_environment(node: ast.AST) -> bool:
 
 def excepts(module: Module) -> Iterator[Breach]:
     """A broad except says why, in a comment on its line."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.ExceptHandler):
             continue
         kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -226,7 +233,7 @@ def torch_imports(module: Module) -> Iterator[Breach]:
     inside = module.inside or ()
     if len(inside) > 1 and inside[0] in ("loading", "codecs") and inside[1].startswith("torch"):
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and not node.level:
             names = [node.module or ""]
@@ -236,7 +243,7 @@ def torch_imports(module: Module) -> Iterator[Breach]:
 
 def test_docstrings(module: Module) -> Iterator[Breach]:
     """Every test says in one line what it shows."""
-    for function in module.functions():
+    for function in module.functions:
         if function.name.startswith("test") and not ast.get_docstring(function):
             yield module.breach(function, f"test {function.name} without a docstring")
 
@@ -268,7 +275,7 @@ def line_of(node: ast.AST) -> int:
 
 def early_returns(module: Module) -> Iterator[Breach]:
     """No test passes by returning: what it cannot show it skips, with a reason."""
-    for function in module.functions():
+    for function in module.functions:
         nodes = list(own_nodes(function)) if function.name.startswith("test") else []
         asserted = [line_of(node) for node in nodes if asserts(node)]
         for node in filter(is_lone_return, nodes):
@@ -291,7 +298,7 @@ def durations(module: Module) -> Iterator[Breach]:
 
 def programs(module: Module) -> Iterator[tuple[int, ast.Module]]:
     """Yield (line, tree) of the programs that stand in a module as texts."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value:
             with contextlib.suppress(SyntaxError, ValueError):
                 tree = ast.parse(textwrap.dedent(node.value))
@@ -347,9 +354,9 @@ LAWS = {
 }
 
 
-def modules(root: Path, folder: str) -> list[Module]:
-    """Return the parsed Python files under a folder of the repository, in order of their paths."""
-    return [Module(root, path) for path in sorted((root / folder).rglob("*.py"))]
+def modules(root: Path, folder: str) -> Iterator[Module]:
+    """Yield the parsed Python files under a folder of the repository, in order of their paths."""
+    return (Module(root, path) for path in sorted((root / folder).rglob("*.py")))
 
 
 def breaches(root: Path) -> list[Breach]:
@@ -369,14 +376,17 @@ def breaches(root: Path) -> list[Breach]:
 
 def figures(root: Path) -> str:
     """Return one line with the sizes of the package's modules and functions and the share of tests."""
-    sources = [module for module in modules(root, "src") if module.lines]
-    if not sources:
+    lines: list[int] = []
+    lengths: list[int] = []
+    for module in modules(root, "src"):
+        lines += [len(module.lines)] if module.lines else []
+        lengths += [length(function) for function in module.functions]
+    if not lines:
         return "no sources"
-    lines = [len(module.lines) for module in sources]
-    lengths = sorted(length(function) for module in sources for function in module.functions()) or [0]
-    tests = sum(len(module.lines) for module in modules(root, "tests"))
+    lengths = sorted(lengths) or [0]
+    tests = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (root / "tests").rglob("*.py"))
     return (
-        f"{len(sources)} modules: median {statistics.median(lines):.0f} lines, longest {max(lines)}; "
+        f"{len(lines)} modules: median {statistics.median(lines):.0f} lines, longest {max(lines)}; "
         f"{len(lengths)} functions: median {statistics.median(lengths):.0f}, "
         f"p95 {lengths[int(len(lengths) * 0.95)]}, longest {lengths[-1]}; "
         f"test lines / source lines {tests / sum(lines):.2f}"
