@@ -111,7 +111,7 @@ def measure_many(folder: Path) -> dict[str, object]:
         lambda: begin(elastic=False),
         lambda: begin(elastic=True),
         lambda: begin(elastic=True).state_dict(),
-        rounds=5,
+        rounds=min(5, ROUNDS),
     )
     tracemalloc.start()
     dataset = make(elastic=False)
@@ -120,7 +120,7 @@ def measure_many(folder: Path) -> dict[str, object]:
     listed = make(elastic=False)
     list_taken = tracemalloc.get_traced_memory()[0] - taken
     tracemalloc.stop()
-    list_made, list_first = in_turns(lambda: make(elastic=False), lambda: begin(elastic=True), rounds=3)
+    list_made, list_first = in_turns(lambda: make(elastic=False), lambda: begin(elastic=True), rounds=min(3, ROUNDS))
     show(
         "opening a million as a list",
         made_ms=rounded(list_made * 1000),

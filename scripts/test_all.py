@@ -80,8 +80,14 @@ READING = [
     "tests/properties/test_chunking.py", "tests/properties/test_replays.py", "tests/properties/test_resume_fuzz.py",
     "tests/unit/flow", "tests/unit/samples", "tests/unit/stages", "tests/unit/tar",
 ]  # fmt: skip
-# Those that play several ranks in one process set variables, of which a server that runs already does not hear.
-SERVED = "not demo and not fork and not spawn and not whichever_came_first and not ranks"
+# Those that play several ranks in one process set variables, of which a server that runs already does not hear; others
+# start programs, which do not hear of the method.
+SERVED = " and ".join(
+    f"not {name}"
+    for name in (
+        "demo", "fork", "spawn", "whichever_came_first", "ranks", "equal_epochs.py", "recipes.py", "drop_in_use.py",
+    )
+)  # fmt: skip
 # What has run in full is not looked for again by so many seeds, places and examples.
 FEWER = {
     "WDS_TEST_SHARE": "4", "DAMAGE_TRIALS": "500", "NATIVE_FUZZ_CASES": "300", "RESUME_FUZZ_CASES": "4",

@@ -115,9 +115,15 @@ def test_stub_is_as_written():
     assert done.returncode == 0, done.stderr
 
 
-def mypy(tmp_path, text):
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    """A folder for programs and mypy's cache: the first check takes ten seconds, those after it one."""
+    return tmp_path_factory.mktemp("mypy")
+
+
+def mypy(checked, text):
     """Return what mypy says of a program that uses the package."""
-    program = tmp_path / "program.py"
+    program = checked / "program.py"
     program.write_text(text, encoding="utf-8")
     command = [
         sys.executable,
@@ -126,28 +132,28 @@ def mypy(tmp_path, text):
         "--strict",
         "--no-error-summary",
         "--cache-dir",
-        str(tmp_path),
+        str(checked),
         str(program),
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=checked, capture_output=True, text=True, check=False)
     return done.stdout.splitlines()
 
 
-def test_every_public_name_has_a_type(tmp_path):
+def test_every_public_name_has_a_type(checked):
     """No name is Any or unknown to mypy, lazily served or not."""
     pytest.importorskip("mypy")
     names = [*wds.__all__, "WebDatasetError"]
-    lines = mypy(tmp_path, "import webdataset as wds\n" + "".join(f"reveal_type(wds.{name})\n" for name in names))
+    lines = mypy(checked, "import webdataset as wds\n" + "".join(f"reveal_type(wds.{name})\n" for name in names))
     assert len(lines) == len(names), lines
     assert [line for line in lines if 'Revealed type is "Any"' in line or "error" in line.partition(" note:")[0]] == []
 
 
-def test_misspelt_and_mistyped_arguments_are_type_errors(tmp_path):
+def test_misspelt_and_mistyped_arguments_are_type_errors(checked):
     """Of a dataset: also those that it passes on to the rules of reading."""
     pytest.importorskip("mypy")
     calls = ["shardshufle=1", "missing_end='never'", "duplicates=3", "split_samples='warn'", "prefetch=0, lcase=False"]
     text = "import webdataset as wds\n" + "".join(f"wds.WebDataset('x.tar', {call})\n" for call in calls)
-    assert [line.partition(": ")[0].rpartition(":")[2] for line in mypy(tmp_path, text) if "error:" in line] == [
+    assert [line.partition(": ")[0].rpartition(":")[2] for line in mypy(checked, text) if "error:" in line] == [
         "2",
         "3",
         "4",
@@ -193,7 +199,7 @@ def test_every_public_name_has_a_type_for_pyright(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_program_that_uses_the_package_has_no_type_errors(tmp_path):
+def test_a_program_that_uses_the_package_has_no_type_errors(tmp_path, checked):
     """Neither for pyright nor for mypy; mistakes in it are found, in their lines alone."""
     mistakes = [
         "wds.WebDataset('x.tar', shardshufle=1)",
@@ -203,7 +209,7 @@ def test_a_program_that_uses_the_package_has_no_type_errors(tmp_path):
         "wds.TarWriter('x.tar').write(3)",
     ]
     assert pyright(tmp_path, CONSUMER) == []
-    assert mypy(tmp_path, CONSUMER) == []
+    assert mypy(checked, CONSUMER) == []
     text = CONSUMER + "".join(f"_ = {mistake}\n" for mistake in mistakes)
     first = CONSUMER.count("\n")
     wrong = {line for line, severity, _ in pyright(tmp_path, text) if severity == "error"}
