@@ -6,11 +6,13 @@ PIP = $(1)/bin/python -m pip install -q -c constraints.txt
 PYTEST = $(BIN)/python -m pytest
 unexport PYTHONDONTWRITEBYTECODE # hundreds of tests start Python: each would compile the package anew
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# what is imported is compiled then: most of what torch, ray and others install never is
+export PIP_COMPILE := 0
 export WDS_ORACLE_086 := $(CURDIR)/.oracles/0.2.86/bin/python
 export WDS_ORACLE_102 := $(CURDIR)/.oracles/1.0.2/bin/python
 export WDS_ORACLE_111 := $(CURDIR)/.oracles/0.2.111/bin/python
 
-.PHONY: help demo test test-rest test-all lint format bench bench-peers docs wheels oracles interop environments clean
+.PHONY: help demo test test-rest test-all lint format bench bench-peers docs wheels oracles interop environments compiled clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -63,9 +65,11 @@ interop: ## let other projects read our shards and indexes, and read theirs (tho
 oracles: .oracles/0.2.86/.ready .oracles/0.2.111/.ready .oracles/1.0.2/.ready ## the published versions that the tests compare with
 
 environments: .venv/.made oracles ## install what test, interop and test-rest need beside .venv
-	scripts/servers.sh
-	$(PYTHON) scripts/interop.py --prepare
-	$(BIN)/python scripts/test_all.py --prepare
+	scripts/servers.sh & servers=$$!; \
+	$(PYTHON) scripts/interop.py --prepare && $(BIN)/python scripts/test_all.py --prepare && wait $$servers
+
+compiled: .venv/.test ## let pytest compile the tests once, which its workers would all do at the same time
+	$(PYTEST) --collect-only -qq -n 0 >/dev/null
 
 clean: ## remove everything that these targets made
 	rm -rf .venv .venvs .oracles .servers build dist demo-data bench/out .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -168,7 +168,10 @@ def main() -> None:
     extra = sys.argv[1:]
     if extra[:1] == ["--prepare"]:
         if max(pythons) != sys.version_info[:2]:
-            environment(max(pythons), pythons[max(pythons)])
+            python = environment(max(pythons), pythons[max(pythons)])
+            # the workers of pytest would all compile the tests at the same time
+            command = [python, "-m", "pytest", "--collect-only", "-qq", "-n", "0"]
+            subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
         return
     if extra[:1] == ["--ci"]:
         report(rest_of_ci(pythons, extra[1:]))

@@ -124,7 +124,10 @@ LAZY = {
 def lazy_names():
     """(function, dotted name) of every module that is loaded by the last part of its name."""
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not any(f"{function}(" in text for function in LAZY):
+            continue
+        for node in ast.walk(ast.parse(text)):
             called = getattr(node.func, "id", None) if isinstance(node, ast.Call) else None
             if called in LAZY and node.args and isinstance(node.args[0], ast.Constant):
                 yield called, f"{LAZY[called]}.{node.args[0].value!s}"
