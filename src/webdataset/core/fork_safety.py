@@ -69,8 +69,12 @@ _inherited: list[object] = []
 _caches: "weakref.WeakSet[PerProcessCache[object]]" = weakref.WeakSet()
 
 
+# a program that runs for weeks with credentials that change every hour names hundreds; each may hold connections
+_MOST_KEPT = 32
+
+
 class PerProcessCache(Generic[V]):
-    """Kept by key, forgotten by forked children, and never pickled."""
+    """Kept by key, forgotten by forked children, and never pickled; the 32 that were used last are kept."""
 
     def __init__(self) -> None:
         # with the moment when it was made
@@ -82,9 +86,13 @@ class PerProcessCache(Generic[V]):
         """Return what is kept under a key, made at the first call."""
         mine = (os.getpid(), key)
         with self._lock:
-            if mine not in self._kept:
-                self._kept[mine] = make(), time.monotonic()
-            return self._kept[mine][0]
+            kept = self._kept.pop(mine, None) or (make(), time.monotonic())
+            # the first one is that which was used longest ago
+            self._kept[mine] = kept
+            left = self._kept.pop(next(iter(self._kept))) if len(self._kept) > _MOST_KEPT else None
+        # its finaliser may take long, or want this cache
+        del left
+        return kept[0]
 
     def forget(self, key: Hashable, used: float = math.inf) -> None:
         """Let go of what is kept under a key, so that the next call makes it anew.

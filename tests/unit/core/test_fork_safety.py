@@ -3,10 +3,11 @@
 import os
 import pickle
 import threading
+import weakref
 
 import pytest
 
-from webdataset.core.fork_safety import ForkSafeLock, ForkSafeRLock
+from webdataset.core.fork_safety import ForkSafeLock, ForkSafeRLock, PerProcessCache
 
 kinds = pytest.mark.parametrize("kind", [ForkSafeLock, ForkSafeRLock])
 
@@ -73,3 +74,26 @@ def test_one_may_be_taken_again():
         thread.start()
         thread.join()
         assert taken == [False]
+
+
+def test_a_cache_keeps_what_was_used_last():
+    """Clients of credentials that change every hour do not add up; one that is in use stays."""
+
+    class Client:
+        """Can be referred to weakly."""
+
+    cache, made = PerProcessCache(), []
+
+    def make():
+        client = Client()
+        made.append(weakref.ref(client))
+        return client
+
+    first = cache.get("used", make)
+    for hour in range(1000):
+        cache.get(hour, make)
+        assert cache.get("used", make) is first
+    alive = [client for client in made if client() is not None]
+    assert 1 < len(alive) <= 64
+    assert alive[-1] is made[-1]
+    assert cache.get(999, make) is made[-1]()
