@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from webdataset.core.errors import WebDatasetError
+from webdataset.core.errors import WebDatasetError, remove_addresses
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
@@ -82,7 +82,7 @@ def warn_and_stop(exn: Exception) -> bool:
 
 
 def _describe_failure(exn: Exception) -> str:
-    return f"{type(exn).__name__}: {exn}" if isinstance(exn, WebDatasetError) else redact(repr(exn))
+    return f"{type(exn).__name__}: {exn}" if isinstance(exn, WebDatasetError) else remove_addresses(redact(repr(exn)))
 
 
 def with_location(exn: Exception, **places: object) -> Exception:

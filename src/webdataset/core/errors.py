@@ -51,6 +51,7 @@ to load than this one, so modules that every dataset loads access them as ``erro
 """
 
 import io
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -131,10 +132,18 @@ def _rebuild_error(kind: type[WebDatasetError], message: str, attributes: dict[s
     return error
 
 
+_ADDRESS = re.compile(r"(?<=\S) at 0x[0-9a-fA-F]+(?=>)")
+
+
 def describe_error(error: BaseException) -> str:
     """Return an error's class and what it says, for a message that quotes it; never empty."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text}" if text else repr(error)
+    text = remove_addresses(str(error).strip())
+    return f"{type(error).__name__}: {text}" if text else remove_addresses(repr(error))
+
+
+def remove_addresses(text: str) -> str:
+    """Leave out where objects lie in memory, as Pillow says it: a failure is described alike each time it occurs."""
+    return _ADDRESS.sub("", text) if " at 0x" in text else text
 
 
 _PICKLING = "when serializing "

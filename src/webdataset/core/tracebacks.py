@@ -12,6 +12,8 @@ from types import TracebackType
 from webdataset.core import settings
 from webdataset.core.errors import WebDatasetError
 
+# Python keeps each text that a module's lines warned of; a run of weeks over damaged samples would fill memory
+_MOST_WARNINGS = 10_000
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120  pathlib is loaded where it is used
 
 
@@ -70,4 +72,8 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
         frame = frame.f_back
         level += 1
+    given = frame.f_globals.get("__warningregistry__")
+    if given is not None and len(given) > _MOST_WARNINGS:
+        # as where the filters change: what it was warned of is said once more
+        given.clear()
     warnings.warn(message, category, stacklevel=level)

@@ -1,6 +1,7 @@
 """Counting what handlers let pass, and what functions drop."""
 
 import threading
+import warnings
 
 import pytest
 
@@ -13,6 +14,7 @@ from webdataset.core.error_handlers import (
     reraise_exception,
     should_continue,
     skip_items,
+    warn_and_continue,
 )
 
 
@@ -71,3 +73,24 @@ def test_what_is_passed_over_was_counted_before():
         assert next(again) == 2
         assert skip_items(again, 5) == 1
     assert skips == {"map": 1}
+
+
+def test_warnings_that_differ_do_not_add_up():
+    """Python keeps the text of each warning: weeks of damaged samples would fill memory."""
+    most = 0
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("default")
+        for number in range(25_000):
+            warn_and_continue(ValueError(f"sample {number}"))
+            most = max(most, len(globals()["__warningregistry__"]))
+    assert 5000 < most < 12_000
+
+
+def test_a_failure_is_described_alike_each_time():
+    """Where an object lies in memory is no news: Pillow names that of the stream that it could not read."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        kept = [object() for _ in range(5)]
+        for each in kept:
+            warn_and_continue(ValueError(f"cannot identify {each!r}"))
+    assert [str(each.message) for each in caught] == ["ValueError('cannot identify <object object>')"]
