@@ -18,6 +18,7 @@ import functools
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
 
 DEPTH = 2
 
-# directories that refused a file: this process puts nothing more there
-_failed_folders: set[str] = set()
+# directories that refused a file, to when this process puts something there again: a disk is not full for ever
+_failed_folders: dict[str, float] = {}
+_FAILED_SECONDS = 600.0
 # a user's file to the url for which it was read; to nothing after a warning about a second url
 _plain_names: dict[str, str] = {}
 
@@ -378,7 +380,7 @@ class ShardCache:
         entry.quota.trim(entry.place)
         entry.now = metadata.fetch_version(entry.place, entry.resolved, metadata.parse_policy(self.revalidate))
         stream = self._hit(entry)
-        if stream is not None or self.folder in _failed_folders:
+        if stream is not None or _failed_folders.get(self.folder, 0.0) > time.monotonic():
             return stream
         self._tell("download to", entry.place.final, entry.url)
         stream = entry.open()
@@ -405,12 +407,13 @@ class ShardCache:
             log.warning("cache: %s %s: %s", verb, path, redact(url))
 
     def _complain(self, reason: object) -> None:
-        """Put nothing more into the directory, and warn once."""
-        if self.folder not in _failed_folders:
-            _failed_folders.add(self.folder)
+        """Put nothing more into the directory for ten minutes, and warn the first time."""
+        warned = self.folder in _failed_folders
+        _failed_folders[self.folder] = time.monotonic() + _FAILED_SECONDS
+        if not warned:
             warn_user(
                 f"cache directory {self.folder} cannot be used: {reason}. Shards that are not in it are streamed from "
-                "their sources and not kept",
+                "their sources and not kept; it is tried again every ten minutes, without a further warning",
             )
 
 

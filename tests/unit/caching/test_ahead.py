@@ -192,7 +192,7 @@ def test_a_fork_before_the_next(server, near):
 
 def test_a_warning_from_ahead_is_not_lost(server, near, monkeypatch):
     """What a thread has to say about the directory is said once, and no sample is missing."""
-    monkeypatch.setattr(shards_module, "_failed_folders", set())
+    monkeypatch.setattr(shards_module, "_failed_folders", {})
     opened = opening(server, near)
     first = next(opened)["stream"]
     first.read(2)

@@ -15,7 +15,7 @@ import pytest
 
 import webdataset as wds
 from support.paced_server import PacedServer
-from webdataset.caching import eviction, locks, metadata, names
+from webdataset.caching import eviction, locks, metadata, names, shard_cache
 from webdataset.caching.metadata import read_metadata
 from webdataset.caching.names import EntryPaths
 from webdataset.caching.shard_cache import ShardCache
@@ -316,6 +316,26 @@ def test_warnings_come_once(server, near):
                 read(f"{server.root}/{number}/y.tar", near)
                 read(f"{server.root}/{number}/z.tar", near, url_to_name=lambda _: "one.tar")
     assert len(found) == 2, [str(one.message) for one in found]
+
+
+def test_a_directory_that_failed_is_tried_again(server, near):
+    """A disk that was full for a minute is used again some minutes later: a run goes on for weeks. One warning."""
+    url = f"{server.root}/x.tar"
+    in_the_way = near / ".wds"
+    in_the_way.write_bytes(b"")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        read(url, near)
+        shard_cache._failed_folders[str(near)] -= 600
+        read(url, near)
+        in_the_way.unlink()
+        read(url, near)
+        assert not list(near.glob("*.tar"))
+        shard_cache._failed_folders[str(near)] -= 600
+        assert read(url, near) == server.pages["/x.tar"]
+    (warning,) = warned
+    assert "tried again every ten minutes" in str(warning.message)
+    assert len(list(near.glob("*.tar"))) == 1
 
 
 def test_an_endless_bound(near):
