@@ -71,7 +71,8 @@ class LRUCleanup:
         if self.cache_dir is None:
             raise UsageError("LRUCleanup needs a cache_dir")
         now = time.time()
-        if self.interval is not None and now - self.last_run < self.interval:
+        # a clock that was set back must not put it off until then
+        if self.interval is not None and 0 <= now - self.last_run < self.interval:
             return
         self.last_run = now
         files = sorted(_walk_files(self.cache_dir, self.keyfn), key=lambda file: file[:2])

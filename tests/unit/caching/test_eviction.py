@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -45,6 +46,17 @@ def test_not_too_often(folder, caplog):
     (folder / "6").write_bytes(b"x" * 1000)
     cleanup.cleanup()
     assert left(folder) == ["3", "4", "5", "6"]
+
+
+def test_a_clock_that_is_set_back(folder, monkeypatch):
+    """The next cleanup does not wait until the clock has come to where it was."""
+    cleanup = LRUCleanup(folder, 3500, keyfn=os.path.getmtime)
+    cleanup.cleanup()
+    (folder / "6").write_bytes(b"x" * 1000)
+    before = time.time()
+    monkeypatch.setattr(time, "time", lambda: before - 7 * 24 * 3600)
+    cleanup.cleanup()
+    assert left(folder) == ["4", "5", "6"]
 
 
 def test_directories(folder):
