@@ -8,7 +8,7 @@ pipeline keeps which run is the present one, and a state to resume from.
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from webdataset.core.distributed import WorkerContext, process_context, worker_info
 from webdataset.core.errors import UsageError
@@ -353,7 +353,12 @@ class ElasticPipeline(ElasticMixin, DataPipeline):
 
         Args:
             epoch: from 0.
+
+        Raises:
+            UsageError: no such epoch.
         """
+        if isinstance(epoch, SupportsIndex) and int(epoch) < 0:
+            raise UsageError(f"set_epoch({epoch!r}): epochs are numbered from 0")
         self.choose_epoch(epoch)
         super().set_epoch(epoch)
 

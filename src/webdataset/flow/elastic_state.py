@@ -162,8 +162,9 @@ def check_shape(state: object) -> Mapping[str, Any]:
             raise StateMismatch(f"the state is incomplete: {name!r} is {quote_value(state.get(name))!r}")
     if abs(state["seed"]) >= _SEEDS:
         raise StateMismatch("the state is malformed: 'seed' is too long for a seed")
-    for name, lowest in (("epoch", 0), ("streams", 1), ("received", 0)):
-        if not lowest <= state[name] <= _LARGEST:
+    # an epoch may be any number that set_epoch takes, a time in nanoseconds too
+    for name, lowest, limit in (("epoch", 0, _SEEDS), ("streams", 1, _LARGEST), ("received", 0, _LARGEST)):
+        if not lowest <= state[name] <= limit:
             raise StateMismatch(f"the state is malformed: {name!r} is {quote_value(state[name])}")
     if not all(isinstance(name, str) for name in state["description"]):
         raise StateMismatch(f"the state is malformed: 'description' is {quote_value(state['description'])}")

@@ -229,6 +229,26 @@ def test_epochs(urls):
     assert list(fresh) == list(PIPELINES["shuffled"](urls).elastic_run(state={**run.header(), "epoch": 2}))
 
 
+@pytest.mark.parametrize("epoch", [2**31, 2**53, 1_800_000_000_000_000_000, 10**30])
+def test_a_state_of_any_epoch_can_be_loaded(urls, epoch):
+    """Whatever number a program gave its epoch, a time in nanoseconds too."""
+    dataset = PIPELINES["shuffled"](urls)
+    dataset.set_epoch(epoch)
+    run = iter(dataset)
+    list(itertools.islice(run, 9))
+    fresh = PIPELINES["shuffled"](urls)
+    fresh.load_state_dict(json.loads(json.dumps(dataset.state_dict())))
+    assert list(fresh) == list(run)
+    assert list(fresh) == list(dataset)
+    assert fresh.state_dict()["epoch"] == epoch + 1
+
+
+def test_no_epoch_is_negative(urls):
+    """It is refused when it is chosen, not when its state is to be loaded."""
+    with pytest.raises(UsageError, match="numbered from 0"):
+        PIPELINES["shuffled"](urls).set_epoch(-1)
+
+
 def test_state_of_the_dataset(urls):
     """The dataset's own state is that of its present run; before, during, behind a break, and at the end."""
     dataset = PIPELINES["shuffled"](urls)
