@@ -70,11 +70,11 @@ _caches: "weakref.WeakSet[PerProcessCache[object]]" = weakref.WeakSet()
 
 
 # a program that runs for weeks with credentials that change every hour names hundreds; each may hold connections
-_MOST_KEPT = 32
+_MOST_KEPT = 64
 
 
 class PerProcessCache(Generic[V]):
-    """Kept by key, forgotten by forked children, and never pickled; the 32 that were used last are kept."""
+    """Kept by key, forgotten by forked children, and never pickled; the 64 that were used last are kept."""
 
     def __init__(self) -> None:
         # with the moment when it was made

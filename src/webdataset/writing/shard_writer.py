@@ -12,14 +12,13 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from inspect import signature
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from webdataset.core.distributed import WorkerContext, worker_context
-from webdataset.core.errors import AlreadyExists, UsageError, WebDatasetError, check_keywords
+from webdataset.core.errors import AlreadyExists, UsageError, WebDatasetError
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
@@ -268,12 +267,8 @@ class ShardWriter:
 
     Raises:
         UsageError: a pattern or bound that cannot mean anything; or ``exist="error"`` where nothing can be listed.
-        TypeError: keywords that neither this class nor TarWriter has.
         AlreadyExists: shards that ``exist="error"`` refuses.
     """
-
-    # what writes one shard
-    _writes_with: ClassVar[type] = TarWriter
 
     def __init__(  # noqa: PLR0917  upstream's order
         self,
@@ -288,10 +283,6 @@ class ShardWriter:
         exist: str | None = None,
         **kw: Any,
     ) -> None:
-        # here, and not with the first sample of a long job
-        if kw.keys() - signature(self._writes_with).parameters.keys() - {"check_keys", "index"}:
-            known = [*signature(ShardWriter).parameters, *list(signature(self._writes_with).parameters)[1:]]
-            check_keywords(type(self).__name__, kw, sorted({*known, "check_keys", "index"} - {"kw"}))
         if maxcount < 1 or maxsize <= 0:
             raise UsageError(f"maxcount={maxcount} and maxsize={maxsize} leave no room for a sample")
         self.maxcount, self.maxsize = maxcount, maxsize
