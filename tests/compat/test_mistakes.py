@@ -74,6 +74,30 @@ MISTAKES = {
     "no such file": (lambda f: list(read(f, "none.tar")), "cannot open: No such file or directory .*none.tar"),
     "a wildcard without a match": (lambda f: list(read(f, "n*.tar")), "no file matches this wildcard"),
     "a range with a dash": (lambda f: list(read(f, "s-{0000-0002}.tar")), r"did you mean '.*s-\{0000..0002\}.tar'\?"),
+    "a range with three dots": (lambda f: list(read(f, "s-{00...02}.tar")), r"did you mean '.*s-\{00..02\}.tar'\?"),
+    "a folder": (lambda f: list(read(f, ".")), r"cannot open: Is a directory; name the files in it: .*/\*\.tar"),
+    "filter of other libraries": (lambda f: read(f).filter(bool), r"no attribute 'filter'; write \.select\(function\)"),
+    "take of other libraries": (lambda f: read(f).take(3), r"no attribute 'take'; write \.slice\(n\)"),
+    "num_workers= of a loader": (
+        lambda f: wds.Loader(read(f), 2, num_workers=2),  # type: ignore[arg-type]
+        r"^Loader\(\) got an unexpected keyword argument 'num_workers'; write workers=",
+    ),
+    "shuffle= of a loader": (
+        lambda f: wds.Loader(read(f), 2, shuffle=True),  # type: ignore[arg-type]
+        r"'shuffle'; the dataset shuffles: WebDataset\(urls, shardshuffle=100\)",
+    ),
+    "a misspelt argument of a loader": (
+        lambda f: wds.Loader(read(f), 2, droplast=True),  # type: ignore[arg-type]
+        r"'droplast'; did you mean 'drop_last'\?",
+    ),
+    "samples in the place of a stage": (
+        lambda f: list(wds.DataPipeline([{"url": str(f / "s-0000.tar")}], wds.tarfile_to_samples())),
+        r"a dictionary is not a pipeline stage: \{'url': .*\}\. A list in the place of a stage is a list of stages",
+    ),
+    "a state as its text": (
+        lambda f: read(f, seed=1).elastic().load_state_dict("state.json"),
+        "a state is a dictionary: json.load reads it from a file",
+    ),
     "shuffle=": (
         lambda f: read(f, shuffle=True),
         r"'shuffle'; shardshuffle=100 shuffles the shards, .*\.shuffle\(1000\)",

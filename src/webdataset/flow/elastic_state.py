@@ -152,7 +152,8 @@ def check_shape(state: object) -> Mapping[str, Any]:
         StateMismatch: it names the entry.
     """
     if not isinstance(state, Mapping) or state.get("kind") != KIND:
-        raise StateMismatch(f"this is not the state of an elastic dataset: {quote_value(state)!r}")
+        hint = "; a state is a dictionary: json.load reads it from a file" if isinstance(state, str) else ""
+        raise StateMismatch(f"this is not the state of an elastic dataset: {quote_value(state)!r}{hint}")
     if type(state.get("version")) is not int or state["version"] != VERSION:
         raise StateMismatch(
             f"the state has version {quote_value(state.get('version'))!r}; this library reads {VERSION}"

@@ -41,6 +41,18 @@ if TYPE_CHECKING:
     from webdataset.index.lookup import GivenCounts
 
 
+# methods of other libraries
+_INSTEAD = {
+    "batch": ".batched(n)",
+    "collate": ".batched(n, collation_fn=function)",
+    "filter": ".select(function): it keeps the samples for which the function returns true",
+    "flat_map": ".compose(generator), a generator function of the iterator of samples",
+    "limit": ".slice(n)",
+    "skip": ".slice(n, None)",
+    "take": ".slice(n)",
+}
+
+
 class EqualEpochsMixin:
     """The equal epochs of a pipeline.
 
@@ -159,9 +171,12 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
         def __getattr__(self, name: str) -> object:
             """Say what has a state; libraries that ask whether this pipeline has one are told that it has none."""
-            if name not in STATE_METHODS:
-                return object.__getattribute__(self, name)  # fails once more, in Python's own words, or a property's
-            raise missing_state_error(self, name)
+            if name in STATE_METHODS:
+                raise missing_state_error(self, name)
+            if name in _INSTEAD:
+                words = f"{type(self).__name__!r} object has no attribute {name!r}; write {_INSTEAD[name]}"
+                raise AttributeError(words, name=name, obj=self)
+            return object.__getattribute__(self, name)  # fails once more, in Python's own words, or a property's
 
     # -- description
 

@@ -8,6 +8,7 @@ the same ``open``. There is no second way to start a stage, so that a replay can
 """
 
 import copy
+import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -441,6 +442,11 @@ class _OpaqueStage(Stage):
 
     def _start_source(self, upstream: Iterator[Any]) -> Iterable[Any]:
         foreign = self.foreign
+        if isinstance(foreign, dict):
+            raise UsageError(
+                f"a dictionary is not a pipeline stage: {reprlib.repr(foreign)}. A list in the place of a stage is a "
+                "list of stages; pass samples as a function that returns them, lambda: samples"
+            )
         if self.source_run is not None:
             adopt = getattr(getattr(foreign, "dataset", None), "adopt", None)
             if adopt is not None:  # a loader over one of our pipelines

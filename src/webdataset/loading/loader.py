@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Any, Generic, Self, SupportsIndex, TypeVar
+from typing import Any, Generic, Never, Self, SupportsIndex, TypeVar
 
 from webdataset.core.distributed import worker_context
 from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError
@@ -22,6 +22,7 @@ from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.loader_checks import (
     EpochEnd,
     check_arguments,
+    check_names,
     check_single_samples,
     compare_length,
     make_device_prefetcher,
@@ -118,6 +119,7 @@ class Loader:
 
     Raises:
         UsageError: arguments that cannot mean anything.
+        TypeError: an argument that there is not; it names the one that takes its place.
         MissingExtra: a device is named, and torch is not installed.
     """
 
@@ -138,7 +140,9 @@ class Loader:
         device: object = None,
         pin_memory: bool = False,
         timings: bool = True,
+        **unknown: Never,
     ) -> None:
+        check_names(unknown)
         check_arguments(batch_size, workers, mode, prefetch)
         if batch_size is None:
             check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)

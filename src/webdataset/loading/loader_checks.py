@@ -3,10 +3,11 @@
 A worker's own share may rightly be empty, so only the sum of all can be judged (:mod:`webdataset.flow.outcomes`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, SupportsIndex
 
-from webdataset.core.errors import UsageError
+from webdataset.core.errors import UsageError, check_keywords
 from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
 from webdataset.flow.pass_checks import counts_once, warn_of_length
 from webdataset.flow.pipeline import DataPipeline
@@ -54,6 +55,29 @@ def _count_before(beginning: EpochStart) -> int:
 def _is_whole_pass(beginning: EpochStart) -> bool:
     """Tell whether the workers of one loader read all of a pass."""
     return beginning.place.world_size * beginning.place.num_workers == 1
+
+
+_ARGUMENTS = [
+    "dataset", "batch_size", "workers", "mode", "start_method", "prefetch", "prefetch_bytes", "drop_last", "collate",
+    "ragged", "exact", "device", "pin_memory", "timings",
+]  # fmt: skip
+# of torch's DataLoader
+_INSTEAD = {
+    "num_workers": "write workers=",
+    "collate_fn": "write collate=",
+    "prefetch_factor": "write prefetch=",
+    "multiprocessing_context": "write start_method=",
+    "shuffle": "the dataset shuffles: WebDataset(urls, shardshuffle=100).shuffle(1000)",
+    "sampler": "the dataset decides the order; torch's DataLoader takes a sampler, and a wds.IndexedDataset",
+    "batch_sampler": "the dataset decides the order; torch's DataLoader takes a sampler, and a wds.IndexedDataset",
+    "persistent_workers": "workers always stay for the next epoch",
+    "worker_init_fn": "workers learn rank, worker and seed from the dataset",
+}
+
+
+def check_names(unknown: Iterable[str]) -> None:
+    """Refuse arguments that a loader does not have. Raises TypeError: it says what to write in place of torch's."""
+    check_keywords("Loader", unknown, _ARGUMENTS, _INSTEAD)
 
 
 def check_arguments(batch_size: int | None, workers: int, mode: str, prefetch: int | None) -> None:
