@@ -94,6 +94,47 @@ MISTAKES = {
         lambda f: list(wds.DataPipeline([{"url": str(f / "s-0000.tar")}], wds.tarfile_to_samples())),
         r"a dictionary is not a pipeline stage: \{'url': .*\}\. A list in the place of a stage is a list of stages",
     ),
+    "a state of a loader over a list": (
+        lambda f: wds.Loader([1, 2], 2).state_dict(),
+        r"this one is over list: read the shards as a stream, wds.WebDataset\(urls\).elastic\(\)",
+    ),
+    "workers= of WebLoader": (lambda f: wds.WebLoader(read(f), workers=2), "write num_workers= in place of workers="),
+    "a handler that is a name": (
+        lambda f: read(f, handler="ignore"),
+        r"handler='ignore': a function of the exception, such as wds.warn_and_continue",
+    ),
+    "a list of urls as the commands take it": (
+        lambda f: list(wds.WebDataset("@list.txt")),
+        r"only commands take @list: pass a list of urls",
+    ),
+    "sound by its name": (
+        lambda f: list(read(f).decode("torch_audio")),
+        r"decoded by functions, not by names: write decode\(wds.torch_audio\)",
+    ),
+    "options of fsspec's client": (
+        lambda f: wds.WebDataset("s3://b/x.tar", storage_options={"client_kwargs": {"endpoint_url": "http://h"}}),
+        "has no 'client_kwargs': write endpoint_url= and region= without it",
+    ),
+    "a path in the place of an image": (
+        lambda f: wds.TarWriter(str(f / "o.tar")).write({"__key__": "a", "jpg": f / "a.jpg"}),
+        r"Path is no image: pass a Pillow image, an array, a tensor, or the bytes of a file",
+    ),
+    "a field without a format": (
+        lambda f: wds.TarWriter(str(f / "o.tar")).write({"__key__": "a", "label": 3}),
+        r"no encoder for extension 'label': name the field by a format that holds int \(label.json, label.cls",
+    ),
+    "a size in words": (
+        lambda f: wds.ShardWriter(str(f / "o-%d.tar"), maxsize="1GB"),  # type: ignore[arg-type]
+        "maxsize='1GB' are numbers: of samples, and of bytes",
+    ),
+    "a misspelt argument of ShardWriter": (
+        lambda f: wds.ShardWriter(str(f / "o-%d.tar"), max_count=3),
+        r"^ShardWriter\(\) got an unexpected keyword argument 'max_count'; write maxcount=",
+    ),
+    "a misspelt argument of RecordShardWriter": (
+        lambda f: wds.RecordShardWriter(str(f / "o-%d.cbors"), compres="gz"),
+        r"^RecordShardWriter\(\) got an unexpected keyword argument 'compres'; did you mean 'compress'\?",
+    ),
     "a state as its text": (
         lambda f: read(f, seed=1).elastic().load_state_dict("state.json"),
         "a state is a dictionary: json.load reads it from a file",

@@ -97,6 +97,19 @@ def keep_examples(command: click.Command) -> click.Command:
     return command
 
 
+# commands of other programs
+_INSTEAD = {
+    "concat": ["cat"],
+    "count": ["info"],
+    "filter": ["select"],
+    "list": ["ls"],
+    "merge": ["cat"],
+    "validate": ["check"],
+    "verify": ["check"],
+    "version": ["--version"],
+}
+
+
 class WdsGroup(click.Group):
     """A group that loads a command when it is called, and shows its commands by section."""
 
@@ -116,7 +129,7 @@ class WdsGroup(click.Group):
         if name not in list_commands() and not name.startswith("-"):
             import difflib  # noqa: PLC0415  only for a name that is wrong
 
-            near = difflib.get_close_matches(name, list_commands(), 1)
+            near = _INSTEAD.get(name.lower()) or difflib.get_close_matches(name.lower(), list_commands(), 1)
             hint = f" Did you mean {near[0]!r}?" if near else " 'wds --help' lists the commands."
             ctx.fail(f"there is no command {name!r}.{hint}")
         return super().resolve_command(ctx, args)

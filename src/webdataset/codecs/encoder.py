@@ -235,7 +235,8 @@ def _encoding_error(value: object, name: str, extension: str, handler: object, e
     kind = type(value).__name__
     if handler is None:
         reason = (
-            f"no encoder for extension {extension!r}: pass bytes or str instead of {kind}, or add one to "
+            f"no encoder for extension {extension!r}: name the field by a format that holds {kind} ({name}.json, "
+            f"{name}.cls, {name}.npy, {name}.jpg ...), pass bytes or str, or add an encoder to "
             "webdataset.writer.default_handlers"
         )
     else:

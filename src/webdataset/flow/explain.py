@@ -202,10 +202,16 @@ def explain(pipeline: object) -> str:
 def summarize(pipeline: "DataPipeline") -> str:
     """Describe a pipeline in one line: its source and its stages, in order."""
     source, stages = pipeline.pipeline[:1], pipeline.pipeline[1:]
-    parts = [_describe_source(each)[0] for each in expand_stages(source)]
+    parts = [_summarize_source(each) for each in expand_stages(source)]
     parts += [_DEFAULTS.sub("", _format_stage(stage)).replace("(, ", "(").replace("()", "") for stage in stages]
     short = [part if len(part) <= _LONGEST_PART else f"{part[: _LONGEST_PART - 1]}…" for part in parts]
     return f"{type(pipeline).__name__}({' | '.join(short)})"
+
+
+def _summarize_source(source: object) -> str:
+    if is_loader(source):
+        return f"{find_loader_name(source)} over {type(source.dataset).__name__}"
+    return _describe_source(source)[0]
 
 
 def _describe_pipeline(pipeline: object, indent: str) -> list[str]:

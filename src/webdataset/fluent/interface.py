@@ -16,7 +16,7 @@ from typing import Any, Self
 from webdataset import filters
 from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, reraise_exception
-from webdataset.core.errors import check_keywords
+from webdataset.core.errors import UsageError, check_keywords
 from webdataset.core.optional_imports import is_instance_by_name, loaded_module
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import ResampledShards
@@ -122,6 +122,15 @@ def check_reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
     if not rules.keys() <= set(known):
         check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)
     return rules
+
+
+def check_handler(handler: object) -> None:
+    """Refuse a handler that cannot be called, before the first error calls it. Raises UsageError."""
+    if not callable(handler):
+        raise UsageError(
+            f"handler={handler!r}: a function of the exception, such as wds.warn_and_continue, or one "
+            "of your own that returns True to skip and continue"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,6 +26,7 @@ from webdataset.loading.loader_checks import (
     check_single_samples,
     compare_length,
     make_device_prefetcher,
+    missing_loader_state,
 )
 from webdataset.loading.partition import ElasticAdapter, EpochStart, adapt_dataset
 from webdataset.loading.stats import LoaderStats
@@ -384,7 +385,7 @@ class Loader:
             FlowError: the dataset is not elastic.
         """
         if not isinstance(self._origin, ElasticAdapter):
-            raise FlowError("only a loader over an elastic dataset has a state: write dataset.elastic()")
+            raise missing_loader_state(self.dataset)
         if (begins := self._next_state()) is not None:
             return dict(begins)
         if self._received is None or self._beginning is None:
@@ -465,7 +466,7 @@ class Loader:
             FlowError: the dataset is not elastic.
         """
         if not isinstance(self._origin, ElasticAdapter):
-            raise FlowError("only a loader over an elastic dataset has a state: write dataset.elastic()")
+            raise missing_loader_state(self.dataset)
         return self._origin.advance_state(state, self._origin.begin(self.epoch, state), index)
 
     def publish_blocks(self, publish: PublishBlock) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, SupportsIndex
 
-from webdataset.core.errors import UsageError, check_keywords
+from webdataset.core.errors import FlowError, UsageError, check_keywords
 from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
 from webdataset.flow.pass_checks import counts_once, warn_of_length
 from webdataset.flow.pipeline import DataPipeline
@@ -97,6 +97,16 @@ def check_arguments(batch_size: int | None, workers: int, mode: str, prefetch: i
         raise UsageError(f"mode={mode!r}: there are 'threads' and 'processes'")
     if prefetch is not None and prefetch < 0:
         raise UsageError(f"prefetch={prefetch!r}: batches that workers may be ahead by, at least 0")
+
+
+def missing_loader_state(dataset: object) -> FlowError:
+    """Return the error for asking a loader for a state that it does not have."""
+    if hasattr(dataset, "elastic"):
+        return FlowError("only a loader over an elastic dataset has a state: write dataset.elastic()")
+    return FlowError(
+        f"only a loader over an elastic dataset has a state, and this one is over {type(dataset).__name__}: read the "
+        "shards as a stream, wds.WebDataset(urls).elastic()"
+    )
 
 
 def check_single_samples(**about_batches: bool) -> None:

@@ -101,6 +101,8 @@ def check_options(given: object) -> StorageOptions | None:
     known = sorted({name for names in OPTION_NAMES.values() for name in names})
     unknown = next((str(name) for name in given if name not in known), None)
     if unknown is not None:
+        if unknown in ("client_kwargs", "config_kwargs"):
+            raise ConfigError(f"storage_options has no {unknown!r}: write endpoint_url= and region= without it")
         raise ConfigError(f"storage_options has no {unknown!r}{suggest_name(unknown, known)}")
     return StorageOptions(tuple((str(name), _hide_option(str(name), value)) for name, value in given.items()))
 

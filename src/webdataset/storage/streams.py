@@ -378,6 +378,8 @@ def translate_os_error(error: OSError, path: str | os.PathLike[str]) -> SourceEr
     hint = "" if braces == str(name) else f"; did you mean {braces!r}?"
     if kind is NotFound and "*" in str(name):
         hint = hint or "; no file matches this wildcard"
+    if kind is NotFound and str(name).startswith("@"):
+        hint = hint or "; only commands take @list: pass a list of urls, Path('list.txt').read_text().split()"
     if isinstance(error, IsADirectoryError):
         hint = f"; name the files in it: {str(name).rstrip('/')}/*.tar"
     found = kind(f"cannot open: {error.strerror or error}{hint}", url=str(name))

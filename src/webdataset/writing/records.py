@@ -157,6 +157,8 @@ class RecordShardWriter(ShardWriter):
         UsageError: a pattern, bound or option that cannot mean anything.
     """
 
+    shard_writer = RecordWriter
+
     def __init__(self, pattern: Any, *args: Any, **kw: Any) -> None:
         if kw.get("index") is not None:
             raise UsageError("there are no index files of record shards: leave index= out")

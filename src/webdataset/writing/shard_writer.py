@@ -9,6 +9,7 @@ Never has more than one shard open, and never reads or removes a shard that exis
 
 import contextlib
 import importlib
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from webdataset.core.distributed import WorkerContext, worker_context
-from webdataset.core.errors import AlreadyExists, UsageError, WebDatasetError
+from webdataset.core.errors import AlreadyExists, UsageError, WebDatasetError, check_keywords
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
@@ -231,6 +232,27 @@ def _describe(name: ShardNamer, numbers: list[int]) -> str:
     return f"{len(numbers)} shards are ({', '.join(shown)})"
 
 
+def _check_bounds(maxcount: object, maxsize: object) -> None:
+    """Refuse bounds of a shard that are texts, or below one sample."""
+    if isinstance(maxcount, str) or isinstance(maxsize, str):
+        raise UsageError(f"maxcount={maxcount!r} and maxsize={maxsize!r} are numbers: of samples, and of bytes")
+    if cast("int", maxcount) < 1 or cast("float", maxsize) <= 0:
+        raise UsageError(f"maxcount={maxcount} and maxsize={maxsize} leave no room for a sample")
+
+
+def check_writer_options(call: str, given: Iterable[str], writer: type) -> None:
+    """Refuse arguments that the writers of a series do not have, before its first sample. Raises TypeError."""
+    names = {*inspect.signature(ShardWriter).parameters, *inspect.signature(writer).parameters, "check_keys", "index"}
+    check_keywords(call, given, sorted(names - {"kw", "fileobj"}), _INSTEAD)
+
+
+_INSTEAD = {
+    "max_count": "write maxcount=",
+    "max_size": "write maxsize=, a number of bytes",
+    "compression": "write compress='gz', or end the pattern with .tar.gz",
+}
+
+
 class ShardWriter:
     """Write samples to a series of shards.
 
@@ -268,7 +290,11 @@ class ShardWriter:
     Raises:
         UsageError: a pattern or bound that cannot mean anything; or ``exist="error"`` where nothing can be listed.
         AlreadyExists: shards that ``exist="error"`` refuses.
+        TypeError: an argument that there is not.
     """
+
+    # of each shard
+    shard_writer: type = TarWriter
 
     def __init__(  # noqa: PLR0917  upstream's order
         self,
@@ -283,8 +309,10 @@ class ShardWriter:
         exist: str | None = None,
         **kw: Any,
     ) -> None:
-        if maxcount < 1 or maxsize <= 0:
-            raise UsageError(f"maxcount={maxcount} and maxsize={maxsize} leave no room for a sample")
+        _check_bounds(maxcount, maxsize)
+        # a method of a subclass may pass what it likes to writers of its own
+        if kw and type(self).next_stream is ShardWriter.next_stream:
+            check_writer_options(type(self).__name__, kw, self.shard_writer)
         self.maxcount, self.maxsize = maxcount, maxsize
         self.post, self.verbose, self.opener, self.kw = post, verbose, opener, kw
         self._name, self._pattern, self._start = make_shard_namer(pattern), pattern, start_shard

@@ -108,7 +108,8 @@ def _to_pixels(image: object) -> np.ndarray:
 
         image = image_pixels(image)
     if not isinstance(image, np.ndarray):
-        raise EncodingError(f"{type(image).__name__} is no image: pass a Pillow image, an array or a tensor")
+        kind = type(image).__name__
+        raise EncodingError(f"{kind} is no image: pass a Pillow image, an array, a tensor, or the bytes of a file")
     if image.ndim == 3 and image.shape[2] == 1:
         image = image[:, :, 0]
     if image.ndim != 2 and not (image.ndim == 3 and image.shape[2] in (3, 4)):
