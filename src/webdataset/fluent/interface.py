@@ -116,21 +116,22 @@ _INSTEAD = {
 }
 
 
-def check_reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
-    """Return the rules of reading that a dataset was given, checked by name. Raises TypeError: a name that is none."""
-    known = [field.name for field in dataclasses.fields(Reading)]
-    if not rules.keys() <= set(known):
-        check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)
-    return rules
+def check_reading_rules(rules: dict[str, Any], handler: object) -> dict[str, Any]:
+    """Return the rules of reading that a dataset was given, checked by name, with its handler.
 
-
-def check_handler(handler: object) -> None:
-    """Refuse a handler that cannot be called, before the first error calls it. Raises UsageError."""
+    Raises:
+        TypeError: a name that is none.
+        UsageError: the handler cannot be called.
+    """
     if not callable(handler):
         raise UsageError(
             f"handler={handler!r}: a function of the exception, such as wds.warn_and_continue, or one "
             "of your own that returns True to skip and continue"
         )
+    known = [field.name for field in dataclasses.fields(Reading)]
+    if not rules.keys() <= set(known):
+        check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)
+    return rules
 
 
 @dataclasses.dataclass(frozen=True)

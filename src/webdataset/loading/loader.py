@@ -22,7 +22,6 @@ from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.loader_checks import (
     EpochEnd,
     check_arguments,
-    check_names,
     check_single_samples,
     compare_length,
     make_device_prefetcher,
@@ -143,12 +142,10 @@ class Loader:
         timings: bool = True,
         **unknown: Never,
     ) -> None:
-        check_names(unknown)
-        check_arguments(batch_size, workers, mode, prefetch)
+        check_arguments(batch_size, workers, mode, prefetch, unknown)
         if batch_size is None:
             check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)
-        self.dataset = dataset
-        self.batch_size = batch_size
+        self.dataset, self.batch_size = dataset, batch_size
         self.workers = workers
         self.mode = mode
         self.start_method = start_method

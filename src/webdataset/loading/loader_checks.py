@@ -75,17 +75,16 @@ _INSTEAD = {
 }
 
 
-def check_names(unknown: Iterable[str]) -> None:
-    """Refuse arguments that a loader does not have. Raises TypeError: it says what to write in place of torch's."""
-    check_keywords("Loader", unknown, _ARGUMENTS, _INSTEAD)
-
-
-def check_arguments(batch_size: int | None, workers: int, mode: str, prefetch: int | None) -> None:
-    """Refuse numbers that no loader has.
+def check_arguments(
+    batch_size: int | None, workers: int, mode: str, prefetch: int | None, unknown: Iterable[str]
+) -> None:
+    """Refuse numbers that no loader has, and arguments that it does not have.
 
     Raises:
         UsageError: it names the argument.
+        TypeError: an unknown argument; it says what to write in place of torch's.
     """
+    check_keywords("Loader", unknown, _ARGUMENTS, _INSTEAD)
     for name, count in {"workers": workers, "prefetch": prefetch, "batch_size": batch_size}.items():
         if not isinstance(count, SupportsIndex) and (count is not None or name == "workers"):
             raise UsageError(f"{name}={count!r}: a whole number")
