@@ -107,6 +107,10 @@ MISTAKES = {
         lambda f: list(wds.WebDataset("@list.txt")),
         r"only commands take @list: pass a list of urls",
     ),
+    "a decoder of True": (
+        lambda f: wds.Decoder(True),
+        "a decoder takes image specs, formats and functions f.key, bytes., not True",
+    ),
     "sound by its name": (
         lambda f: list(read(f).decode("torch_audio")),
         r"decoded by functions, not by names: write decode\(wds.torch_audio\)",
@@ -163,6 +167,10 @@ MISTAKES = {
     "a key in place of a number": (
         lambda f: wds.IndexedDataset(str(f / "s-0000.tar"))["003"],  # type: ignore[call-overload]
         r"write dataset.by_key\('003'\)",
+    ),
+    "several numbers": (
+        lambda f: wds.IndexedDataset(str(f / "s-0000.tar"))[[1, 2]],  # type: ignore[call-overload]
+        r"dataset\[\[1, 2\]\]: one number, or a slice; for more, \[dataset\[n\] for n in numbers\]",
     ),
     "a sample beyond the last": (
         lambda f: wds.IndexedDataset(str(f / "s-0000.tar"))[99],

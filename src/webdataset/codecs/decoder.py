@@ -262,6 +262,9 @@ def _parse_handlers(given: list[Any]) -> tuple[list[Any], list[str]]:
     """Return handlers for what a decoder was given, and which formats it decodes beyond the published ones."""
     parts = [part for each in given for part in (each.split() if isinstance(each, str) else [each])]
     names = [part for part in parts if isinstance(part, str)]
+    wrong = [part for part in parts if not isinstance(part, str) and not callable(part)]
+    if wrong:
+        raise UsageError(f"a decoder takes image specs, formats and functions f(key, bytes), not {wrong[0]!r:.60}")
     kinds = [*AUTO_KINDS, *AUTO_IMAGE_EXTENSIONS] if "auto" in names else names
     images = [kind for kind in kinds if kind in AUTO_IMAGE_EXTENSIONS]
     specs = [name for name in names if name in imagespecs]

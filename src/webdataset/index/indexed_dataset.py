@@ -112,7 +112,7 @@ class IndexedDataset:
 
         Raises:
             NoSuchSample: there is no such number (an IndexError, too).
-            UsageError: a key, which is no number.
+            UsageError: a key, or several numbers.
             StaleIndex: a shard is not the one that was indexed.
             SourceError: it cannot be read.
         """
@@ -129,6 +129,10 @@ class IndexedDataset:
             return self.__getitems__(range(*ordinal.indices(len(self))))
         if isinstance(ordinal, str):
             raise UsageError(f"samples are numbered: write dataset.by_key({ordinal!r}) for the sample of a key")
+        if not hasattr(ordinal, "__index__"):
+            raise UsageError(
+                f"dataset[{ordinal!r:.60}]: one number, or a slice; for more, [dataset[n] for n in numbers]"
+            )
         try:
             place, within = self.locate(ordinal)
             return self._shard(place).read(within)
