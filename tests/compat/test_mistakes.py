@@ -1,6 +1,7 @@
 """What users get wrong, and the message that each mistake gets: short, typed, and with what to do next."""
 
 import gzip
+import io
 import os
 import subprocess
 import sys
@@ -125,7 +126,11 @@ MISTAKES = {
     ),
     "a field without a format": (
         lambda f: wds.TarWriter(str(f / "o.tar")).write({"__key__": "a", "label": 3}),
-        r"no encoder for extension 'label': name the field by a format that holds int \(label.json, label.cls",
+        r"no encoder for extension 'label': name the field by a format that holds int, such as label.cls, ",
+    ),
+    "an index beside no file": (
+        lambda f: wds.TarWriter(io.BytesIO(), index="dali"),
+        r"no local file: write to a path, or leave index= out and call wds.write_indexes\(url, formats, folder=",
     ),
     "a size in words": (
         lambda f: wds.ShardWriter(str(f / "o-%d.tar"), maxsize="1GB"),  # type: ignore[arg-type]

@@ -231,12 +231,16 @@ def _encode_field(
     return _compress_layers(written, layers) if layers else written
 
 
+# extensions whose fields hold values of a type; json for others
+_FITTING = {"int": "cls", "ndarray": "npy", "Tensor": "npy", "Image": "jpg"}
+
+
 def _encoding_error(value: object, name: str, extension: str, handler: object, error: Exception) -> EncodingError:
     kind = type(value).__name__
     if handler is None:
         reason = (
-            f"no encoder for extension {extension!r}: name the field by a format that holds {kind} ({name}.json, "
-            f"{name}.cls, {name}.npy, {name}.jpg ...), pass bytes or str, or add an encoder to "
+            f"no encoder for extension {extension!r}: name the field by a format that holds {kind}, such as "
+            f"{name}.{_FITTING.get(kind, 'json')}, pass bytes or str, or add an encoder to "
             "webdataset.writer.default_handlers"
         )
     else:

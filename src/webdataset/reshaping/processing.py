@@ -377,7 +377,8 @@ def load_function(name: str) -> Callable[[dict[str, Any]], Any]:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"there is no {name}: {error}") from error
+        hint = f"; a module is named without .py: {module[:-3]}:{attribute}" if module.endswith(".py") else ""
+        raise UsageError(f"there is no {name}: {error}{hint}") from error
     if not callable(found):
         raise UsageError(f"{name} is no function")
     return found  # type: ignore[no-any-return]

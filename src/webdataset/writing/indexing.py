@@ -194,7 +194,10 @@ def shard_indexing(
         raise UsageError("a wids index lists the shards of a dataset: pass index='wids' to a ShardWriter")
     path = local_path(target) if isinstance(output, LocalFileOutput) else None
     if path is None or not isinstance(output, LocalFileOutput):
-        raise UsageError("index= puts files beside the shard, and this shard is no local file: write to a path")
+        raise UsageError(
+            "index= puts files beside the shard, and this shard is no local file: write to a path, or leave index= out "
+            "and call wds.write_indexes(url, formats, folder=...) on the finished shard"
+        )
     return ShardIndexing(os.path.abspath(path), formats, output, compression)  # noqa: PTH100  bytes of names stay
 
 

@@ -43,6 +43,8 @@ def test_every_step(folder, mode):
     assert {turn["size_bytes"] for turn in values[0]["rounds"]} == {size}
     assert values[0]["samples_per_second"] is None
     assert [value["workers"] for value in values] == [0, 0, 0, 0, 2]
+    # these turns take less than a clock tick
+    assert all(turn["cpu_seconds"] > 0 for value in values for turn in value["rounds"])
 
 
 def test_table(folder):

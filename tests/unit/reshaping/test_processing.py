@@ -131,6 +131,8 @@ def test_loading_functions():
     for name in ("os", "os:", "none_such:f", "os:none_such", "os:name"):
         with pytest.raises(UsageError):
             load_function(name)
+    with pytest.raises(UsageError, match=r"a module is named without \.py: path:join"):
+        load_function("path.py:join")
 
 
 @pytest.mark.parametrize(
