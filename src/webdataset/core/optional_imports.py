@@ -25,13 +25,16 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         The module.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingExtra: it is not installed, or cannot be imported.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise MissingExtra(f"{purpose} needs {package}: pip install 'webdataset[{extra}]'") from error
+        absent = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package
+        # a package that is there, and lacks a library of its own
+        reason = "" if absent else f" (importing it fails: {error})"
+        raise MissingExtra(f"{purpose} needs {package}: pip install 'webdataset[{extra}]'{reason}") from error
 
 
 def import_if_available(module: str) -> ModuleType | None:

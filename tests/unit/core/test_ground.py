@@ -164,6 +164,19 @@ def test_extras():
     assert optional_imports.loaded_module("no_such_package") is None
 
 
+def test_a_package_that_fails_to_load(tmp_path, monkeypatch):
+    """One that is installed, and lacks a library of its own, is named together with what it lacks."""
+    (tmp_path / "broken_package.py").write_text('raise ImportError("libbroken.so.12: cannot open shared object file")')
+    (tmp_path / "lacking_package.py").write_text("import no_such_package")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, words in (
+        ("broken_package", "libbroken.so.12"),
+        ("lacking_package", "No module named 'no_such_package'"),
+    ):
+        with pytest.raises(MissingExtra, match=f"minds'?\\]' .importing it fails: {words}"):
+            optional_imports.require(name, extra="minds", purpose="reading minds")
+
+
 def test_seeded_generators_are_pythons():
     """Generators are ordinary ``random.Random``."""
     assert isinstance(seeds.make_rng(1), random.Random)
