@@ -352,9 +352,9 @@ def test_another_pattern(tmp_path):
         (
             wds.ShardWriter,
             {"max_count": 5},
-            r"ShardWriter\(\) got an unexpected keyword .*'max_count'; did you mean 'maxcount'",
+            r"ShardWriter\(\) got an unexpected keyword .*'max_count'; write maxcount=",
         ),
-        (wds.ShardWriter, {"compression": "gz"}, r"'compression'; did you mean 'compress"),
+        (wds.ShardWriter, {"compression": "gz"}, r"'compression'; write compress='gz'"),
         (wds.RecordShardWriter, {"usr": "me"}, r"RecordShardWriter\(\) got an unexpected keyword argument 'usr'"),
         (wds.RecordShardWriter, {"keepmeta": True}, r"did you mean 'keep_meta'"),
     ],
