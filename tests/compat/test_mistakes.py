@@ -13,6 +13,7 @@ import zipfile
 import pytest
 
 import webdataset as wds
+from webdataset.core.errors import UsageError
 from webdataset.samples.sample_reader import Reading
 from wids import ShardListDataset
 
@@ -309,3 +310,37 @@ def test_warnings_point_at_the_users_line(folder):
         shown = [each.filename for each in caught if issubclass(each.category, UserWarning)]
         assert shown, name
         assert set(shown) == {__file__}, name
+
+
+@pytest.mark.parametrize("handler", ["ignore", True])
+def test_a_handler_that_is_no_function_is_refused_where_it_is_given(handler):
+    """Not with the first error, hours later."""
+    dataset = wds.WebDataset("a.tar", shardshuffle=False)
+    uses = {
+        "map": lambda: dataset.map(str, handler),
+        "decode": lambda: dataset.decode(handler=handler),
+        "to_tuple": lambda: dataset.to_tuple("a", handler=handler),
+        "pack": lambda: dataset.pack(8, handler=handler),
+        "bucket": lambda: dataset.bucket("a", batch_size=2, handler=handler),
+    }
+    found = {}
+    for name, use in uses.items():
+        with pytest.raises(UsageError) as raised:
+            use()
+        found[name] = str(raised.value).partition(": a function of the exception")[0]
+    assert found == dict.fromkeys(uses, f"handler={handler!r}")
+
+
+def test_no_handler_is_the_default(folder):
+    """None in its place raises the error itself, as programs mean it."""
+    for dataset in (read(folder).map(lambda sample: 1 / 0, None), read(folder, handler=None).map(lambda sample: 1 / 0)):
+        with pytest.raises(ZeroDivisionError):
+            list(dataset)
+    with pytest.raises(wds.WebDatasetError, match="No such file"):
+        list(read(folder, "none.tar", handler=None))
+
+
+def test_a_dictionary_of_datasets_is_no_mix():
+    """It would mix its keys."""
+    with pytest.raises(UsageError, match=r"this is a dictionary: pass list\(datasets.values\(\)\)"):
+        wds.RandomMix({"a": wds.WebDataset("a.tar", shardshuffle=False)}, [1])

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from webdataset.core.errors import WebDatasetError, remove_addresses
+from webdataset.core.errors import UsageError, WebDatasetError, remove_addresses
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
@@ -115,7 +115,15 @@ class _ThreadCounts(threading.local):
 _thread_counts = _ThreadCounts()
 
 
-def should_continue(handler: Handler, exn: Exception, stage: str) -> bool:
+def make_handler_error(handler: object) -> UsageError:
+    """Return the error for a handler that is no function."""
+    return UsageError(
+        f"handler={handler!r}: a function of the exception, such as wds.warn_and_continue, or one of your own that "
+        "returns True to skip and continue"
+    )
+
+
+def should_continue(handler: Handler | None, exn: Exception, stage: str) -> bool:
     """Ask a handler about a failure, and count it where the run continues without what failed.
 
     Args:
@@ -129,6 +137,9 @@ def should_continue(handler: Handler, exn: Exception, stage: str) -> bool:
     Raises:
         Exception: whatever the handler raises.
     """
+    # in the place of a handler, as programs write it that mean the default
+    if handler is None:
+        raise exn
     answer = bool(handler(exn))
     skips = _thread_counts.skips
     if answer and skips is not None:

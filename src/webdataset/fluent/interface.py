@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from webdataset import filters
 from webdataset.core import settings
-from webdataset.core.error_handlers import Handler, reraise_exception
-from webdataset.core.errors import UsageError, check_keywords
+from webdataset.core.error_handlers import Handler, make_handler_error, reraise_exception
+from webdataset.core.errors import check_keywords
 from webdataset.core.optional_imports import is_instance_by_name, loaded_module
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import ResampledShards
@@ -123,11 +123,8 @@ def check_reading_rules(rules: dict[str, Any], handler: object) -> dict[str, Any
         TypeError: a name that is none.
         UsageError: the handler cannot be called.
     """
-    if not callable(handler):
-        raise UsageError(
-            f"handler={handler!r}: a function of the exception, such as wds.warn_and_continue, or one "
-            "of your own that returns True to skip and continue"
-        )
+    if handler is not None and not callable(handler):
+        raise make_handler_error(handler)
     known = [field.name for field in dataclasses.fields(Reading)]
     if not rules.keys() <= set(known):
         check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)

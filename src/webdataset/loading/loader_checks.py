@@ -84,7 +84,8 @@ def check_arguments(
         UsageError: it names the argument.
         TypeError: an unknown argument; it says what to write in place of torch's.
     """
-    check_keywords("Loader", unknown, _ARGUMENTS, _INSTEAD)
+    if unknown:
+        check_keywords("Loader", unknown, _ARGUMENTS, _INSTEAD)
     for name, count in {"workers": workers, "prefetch": prefetch, "batch_size": batch_size}.items():
         if not isinstance(count, SupportsIndex) and (count is not None or name == "workers"):
             raise UsageError(f"{name}={count!r}: a whole number")

@@ -21,7 +21,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from webdataset.core.distributed import RunContext, StreamNumber, WorkerContext, worker_context
-from webdataset.core.error_handlers import Handler, should_continue, with_location
+from webdataset.core.error_handlers import Handler, make_handler_error, should_continue, with_location
 from webdataset.core.errors import FlowError
 from webdataset.core.json_types import Address as JsonAddress
 from webdataset.core.json_types import JsonValue, SplitJson
@@ -392,7 +392,9 @@ def _maker(
 
     @functools.wraps(function)
     def maker(*args: P.args, **kw: P.kwargs) -> FilterKind:
-        own.bind(*args, **kw)
+        handler = own.bind(*args, **kw).arguments.get("handler")
+        if handler is not None and not callable(handler):
+            raise make_handler_error(handler)
         return kind(function, *args, **kw)
 
     vars(maker)["__signature__"] = own

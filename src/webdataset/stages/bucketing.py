@@ -16,7 +16,13 @@ from typing import NamedTuple, cast
 from zlib import crc32
 
 from webdataset.core.distributed import StreamNumber
-from webdataset.core.error_handlers import Handler, count_drop, reraise_exception, should_continue
+from webdataset.core.error_handlers import (
+    Handler,
+    count_drop,
+    make_handler_error,
+    reraise_exception,
+    should_continue,
+)
 from webdataset.core.errors import SampleError, StateMismatch, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_object, as_pair, as_text
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
@@ -146,6 +152,8 @@ class Bucketed(Stage[BucketState]):
     ) -> None:
         if not isinstance(by, str) and not callable(by):
             raise UsageError(f"by= is the name of a field or a function of a sample, and not {by!r}")
+        if handler is not None and not callable(handler):
+            raise make_handler_error(handler)
         self.by = by
         # tuples, which states describe
         self.edges = None if edges is None else tuple(check_edges(edges))

@@ -11,7 +11,7 @@ than about log(N) / N, wherever the count begins, and the state is n alone.
 
 import random
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -110,6 +110,8 @@ class Mixture(Stage[MixState], IterableDataset):
     epoch = 0  # number of the next epoch of a mix that is iterated by itself
 
     def __init__(self, datasets: Iterable[Any], longest: bool) -> None:  # noqa: FBT001
+        if isinstance(datasets, Mapping):
+            raise UsageError("a mix takes a list of datasets, and this is a dictionary: pass list(datasets.values())")
         self.datasets = list(datasets)
         self.longest = longest
 

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import SupportsIndex
 
 from webdataset.core.distributed import StreamNumber
-from webdataset.core.error_handlers import Handler, count_drop, reraise_exception, should_continue
+from webdataset.core.error_handlers import (
+    Handler,
+    count_drop,
+    make_handler_error,
+    reraise_exception,
+    should_continue,
+)
 from webdataset.core.errors import SampleError, StateMismatch, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_object, as_text
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
@@ -134,6 +140,8 @@ class Pack(Stage[PackState]):
         self.max_samples = max_samples
         self.oversize = oversize if oversize is not None else "raise" if whole else "split"
         self.handler = handler
+        if handler is not None and not callable(handler):
+            raise make_handler_error(handler)
         _check_choices(how=how, output=output, oversize=self.oversize)
         _check_bounds(max_tokens=max_tokens, window=window, max_samples=max_samples)
         if how == "concat" and window is not None:

@@ -232,14 +232,6 @@ def _describe(name: ShardNamer, numbers: list[int]) -> str:
     return f"{len(numbers)} shards are ({', '.join(shown)})"
 
 
-def _check_bounds(maxcount: object, maxsize: object) -> None:
-    """Refuse bounds of a shard that are texts, or below one sample."""
-    if isinstance(maxcount, str) or isinstance(maxsize, str):
-        raise UsageError(f"maxcount={maxcount!r} and maxsize={maxsize!r} are numbers: of samples, and of bytes")
-    if cast("int", maxcount) < 1 or cast("float", maxsize) <= 0:
-        raise UsageError(f"maxcount={maxcount} and maxsize={maxsize} leave no room for a sample")
-
-
 def check_writer_options(call: str, given: Iterable[str], writer: type) -> None:
     """Refuse arguments that the writers of a series do not have, before its first sample. Raises TypeError."""
     names = {*inspect.signature(ShardWriter).parameters, *inspect.signature(writer).parameters, "check_keys", "index"}
@@ -309,7 +301,11 @@ class ShardWriter:
         exist: str | None = None,
         **kw: Any,
     ) -> None:
-        _check_bounds(maxcount, maxsize)
+        bounds: tuple[object, object] = (maxcount, maxsize)
+        if any(isinstance(bound, str) for bound in bounds):
+            raise UsageError(f"maxcount={maxcount!r} and maxsize={maxsize!r} are numbers: of samples, and of bytes")
+        if maxcount < 1 or maxsize <= 0:
+            raise UsageError(f"maxcount={maxcount} and maxsize={maxsize} leave no room for a sample")
         # a method of a subclass may pass what it likes to writers of its own
         if kw and type(self).next_stream is ShardWriter.next_stream:
             check_writer_options(type(self).__name__, kw, self.shard_writer)
