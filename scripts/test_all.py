@@ -57,18 +57,19 @@ WAITING = [
 ]  # fmt: skip
 # The subject of these is the same on every Python: scripts and texts of this repository, the files that are released,
 # a page in a browser, shells, type checkers, a simulation, an installation, what the pages say of commands and calls
-# (tests/unit/cli runs them), and what the published versions do, which run on the oldest Python. What reads and writes
-# archives beside the tools and Python's tarfile runs (tests/oracle), so do the blocks of the pages.
+# (tests/unit/cli and tests/unit/reshaping run them), and what the published versions do, which run on the oldest
+# Python. What reads and writes archives beside the tools and Python's tarfile runs (tests/oracle), so do the blocks of
+# the pages.
 SAME_EVERYWHERE = [
     f"--ignore=tests/{name}.py"
     for name in (
         "compat/test_typed", "docs/test_agents", "docs/test_bench", "docs/test_command_page",
         "docs/test_command_run_page", "docs/test_convert_page", "docs/test_expected_skips", "docs/test_laws",
         "docs/test_module_names", "docs/test_mutants", "docs/test_pictures", "docs/test_prose_calls",
-        "docs/test_prose_commands", "docs/test_structure", "docs/test_tarp_page", "e2e/test_completion",
-        "e2e/test_demo", "e2e/test_demo_killed", "e2e/test_loader_bench", "e2e/test_new_user", "e2e/test_release",
-        "e2e/test_view_browser", "oracle/test_decode_differential", "oracle/test_filters_differential",
-        "oracle/test_fuzz_differential", "oracle/test_pipelines_differential",
+        "docs/test_prose_commands", "docs/test_structure", "docs/test_tarp_page", "e2e/test_command_reshape",
+        "e2e/test_completion", "e2e/test_demo", "e2e/test_demo_killed", "e2e/test_loader_bench", "e2e/test_new_user",
+        "e2e/test_release", "e2e/test_view_browser", "oracle/test_decode_differential",
+        "oracle/test_filters_differential", "oracle/test_fuzz_differential", "oracle/test_pipelines_differential",
         "oracle/test_shardlists_differential", "oracle/test_specs_differential", "oracle/test_stage_lists",
         "oracle/test_tenbin_differential", "oracle/test_wids_differential", "unit/cluster/test_training_forecast",
         "unit/support/test_failed_tests",
@@ -76,6 +77,7 @@ SAME_EVERYWHERE = [
 ]  # fmt: skip
 # What reads shards in ways of its own.
 READING = [
+    "--ignore=tests/oracle/test_decode_differential.py",
     "tests/faults/test_mutations.py", "tests/faults/test_resume.py", "tests/oracle",
     "tests/properties/test_chunking.py", "tests/properties/test_replays.py", "tests/properties/test_resume_fuzz.py",
     "tests/unit/flow", "tests/unit/samples", "tests/unit/stages", "tests/unit/tar",
@@ -132,6 +134,12 @@ def has_torch(python: Path) -> bool:
     return subprocess.run([python, "-c", code], check=False).returncode == 0
 
 
+def started_places() -> list[str]:
+    """Return the files of ``STARTING`` with tests of torch; to collect the others takes longer than to run these."""
+    files = [path for place in STARTING for path in sorted((ROOT / place).rglob("test_*.py"))]
+    return [str(path.relative_to(ROOT)) for path in files if "mark.torch" in path.read_text(encoding="utf-8")]
+
+
 def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> dict[str, int]:
     """Run what is left to do for a change, in the environment of this Python and in that of the newest.
 
@@ -151,7 +159,9 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
         results[name] = run(python, "-m", "pytest", "-q", "-m", "not once", *workers, *WAITING, *SAME_EVERYWHERE)
     for method in METHODS if has_torch(Path(sys.executable)) else ():
         if method != multiprocessing.get_context().get_start_method():
-            chosen = ("-m", "torch and not oracle", "-k", SERVED, *STARTING) if method == "forkserver" else SPAWNING
+            chosen = SPAWNING
+            if method == "forkserver":
+                chosen = ["-m", "torch and not oracle", "-k", SERVED, *started_places()]
             results[f"torch tests under {method}"] = run(
                 sys.executable, "scripts/under.py", method, "-q", *workers, *chosen
             )

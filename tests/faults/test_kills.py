@@ -10,8 +10,9 @@ import pytest
 HARNESS = Path(__file__).parents[2] / "scripts" / "kill_harness.py"
 
 
+@pytest.mark.once
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
-@pytest.mark.parametrize(("mode", "workers"), [pytest.param("threads", 0, marks=pytest.mark.once), ("processes", 2)])
+@pytest.mark.parametrize(("mode", "workers"), [("threads", 0), ("processes", 2)])
 def test_the_sequence_survives_kills(mode, workers):
     """Seven pipelines, in this thread and in processes: what comes is what would have come; nothing is left behind."""
     command = [sys.executable, str(HARNESS), "--stride", "700", "--workers", str(workers), "--modes", mode]

@@ -111,6 +111,7 @@ def test_fields_can_be_chosen_and_renamed(here):
     assert pq.read_table(here / "o.parquet").to_pylist()[0] == {"__key__": "p/k0", "t": "hello"}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -56,6 +56,7 @@ def test_help_lists_every_command_and_the_exit_status():
         assert re.search(rf"^  {status} ", text, re.MULTILINE)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", sorted(main.list_commands()))
 def test_help_of_each_command_has_examples(name):
     """Each command loads under its name, and its help has examples that call it."""

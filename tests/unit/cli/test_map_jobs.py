@@ -120,6 +120,7 @@ def test_sigterm_means_try_again(folder):
     assert not list(folder.glob("new/.*.partial"))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "environment", "told"),
     [

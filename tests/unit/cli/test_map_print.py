@@ -57,6 +57,7 @@ def run_script(text, **variables):
     subprocess.run(["bash"], input=text.encode(), env={**command_environment(), **os.environ, **variables}, check=True)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("first", "step"), [(0, 1), (5, 2)])
 def test_slurm(job, first, step):
     """The script, run once for each number of the array; also of an array with an offset and a step."""
@@ -94,6 +95,7 @@ def expand(word, variables):
     return "$".join(parts)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", ["k8s", "kueue"])
 def test_kubernetes(job, kind):
     """Only names that Kubernetes knows; the command of each index."""
@@ -137,6 +139,7 @@ def test_argo(job):
     check_outputs(folder)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("more", "said"),
     [

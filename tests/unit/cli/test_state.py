@@ -141,6 +141,7 @@ def test_advance(folder, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["new.json"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
