@@ -302,7 +302,7 @@ class ShardWriter:
         **kw: Any,
     ) -> None:
         bounds: tuple[object, object] = (maxcount, maxsize)
-        if any(isinstance(bound, str) for bound in bounds):
+        if isinstance(bounds[0], str) or isinstance(bounds[1], str):
             raise UsageError(f"maxcount={maxcount!r} and maxsize={maxsize!r} are numbers: of samples, and of bytes")
         if maxcount < 1 or maxsize <= 0:
             raise UsageError(f"maxcount={maxcount} and maxsize={maxsize} leave no room for a sample")
