@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from numbers import Integral, Real
+from operator import index
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from webdataset.core.errors import SampleError, UsageError
 from webdataset.core.optional_imports import loaded_module
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     Array: TypeAlias = npt.NDArray[np.generic]
     Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[np.generic]]
     """The shape of one value of a field, and its type."""
+
+# the least whole number that int64 does not hold
+_LARGE = 2**63
 
 
 def is_tensor(value: object) -> bool:
@@ -49,16 +53,34 @@ def read_array(sample: Sample, name: str, stage: str) -> "Array":
     if name not in sample:
         raise SampleError(f"there is no field {name!r} for {stage}, but {', '.join(map(str, sample))}", field=name)
     value = sample[name]
+    array = value if type(value) is np.ndarray else _convert_to_array(value, name, stage)
+    if array.dtype.kind not in "iufb":
+        raise SampleError(f"{name!r} holds {array.dtype}, and no numbers", field=name)
+    return array
+
+
+def _convert_to_array(value: object, name: str, stage: str) -> "Array":
+    import numpy as np  # noqa: PLC0415  loaded when arrays are padded
+
     if isinstance(value, bytes | str):
         found = type(value).__name__
         raise SampleError(f"{name!r} is {found}, and no array of numbers: decode it before {stage}", field=name)
+    torch = loaded_module("torch")
     try:
-        array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
+        if torch is not None and isinstance(value, torch.Tensor):
+            return cast("Array", value.numpy(force=True))
+        array = np.asarray(value)
     # torch raises the other two: NumPy has no bfloat16, for example
     except (ValueError, TypeError, RuntimeError) as error:
         raise SampleError(f"{name!r} is no array: {error}; convert it in a map before {stage}", field=name) from error
-    if array.dtype.kind not in "iufb":
-        raise SampleError(f"{name!r} holds {array.dtype}, and no numbers", field=name)
+    # NumPy makes floats of whole numbers where no type of whole numbers holds them all
+    large = array.dtype.kind == "f" and isinstance(value, list | tuple) and np.abs(array).max(initial=0) >= _LARGE
+    if large and all(isinstance(number, int) for number in np.array(value, object).flat):
+        raise SampleError(
+            f"{name!r} has whole numbers that neither int64 nor uint64 holds together, and a float rounds them; "
+            f"convert it in a map before {stage}",
+            field=name,
+        )
     return array
 
 
@@ -138,17 +160,22 @@ def join_kinds(name: str, before: "Kind", kind: "Kind", stage: str) -> "Kind":
 
 
 def check_edges(edges: Iterable[float]) -> list[float]:
-    """Return the edges of buckets.
+    """Return the edges of buckets as ints and floats: NumPy's own types cannot hold what is computed of them.
 
     Raises:
         UsageError: there are none, or they do not rise.
     """
-    found = list(edges)
+    found = list(edges) if isinstance(edges, Iterable) else []
     if not found or not all(isinstance(edge, Real) for edge in found) or not found[0] > 0:
-        raise UsageError(f"edges are the greatest lengths of the buckets, above 0, and not {found!r}")
+        raise UsageError(f"edges are the greatest lengths of the buckets, above 0, and not {found or edges!r}")
     if not all(before < after for before, after in pairwise(found)):
         raise UsageError(f"edges rise from bucket to bucket, and these do not: {found!r}")
-    return found
+    return list(map(simplify_number, found))
+
+
+def simplify_number(number: object) -> float:
+    """Return an int or a float in the place of a number of another type."""
+    return index(number) if isinstance(number, Integral) else float(cast("float", number))
 
 
 @dataclass(frozen=True)
@@ -181,12 +208,14 @@ class PaddingCollator:
             raise UsageError(f"multiple_of is {self.multiple_of!r}: it is an int, at least 1")
         if self.edges is not None and self.multiple_of > 1:
             raise UsageError("edges= says how long batches are: leave multiple_of= out, and give edges that are such")
-        by_field = self.edges if isinstance(self.edges, Mapping) else {"": self.edges}
-        if unknown := by_field.keys() - {"", *self.fills}:
-            raise UsageError(f"edges= has {', '.join(sorted(unknown))}, which fills does not have")
-        for edges in by_field.values():
-            if edges is not None and not all(isinstance(edge, int) for edge in check_edges(edges)):
-                raise UsageError(f"arrays are padded to a whole number of values, and edges= has {edges!r}")
+        if not isinstance(self.edges, Mapping):
+            edges: object = None if self.edges is None else _check_whole(self.edges)
+        elif unknown := self.edges.keys() - self.fills.keys():
+            raise UsageError(f"edges= has {', '.join(sorted(map(str, unknown)))}, which fills does not have")
+        else:
+            edges = {name: _check_whole(each) for name, each in self.edges.items()}
+        # lists of ints, whatever they were, so that collators can be compared
+        object.__setattr__(self, "edges", edges)
 
     def __call__(self, samples: Sequence[Sample]) -> dict[str, Any]:
         """Return a batch.
@@ -200,7 +229,10 @@ class PaddingCollator:
 
         Raises:
             SampleError: fields that do not fit together, or are longer than the last edge.
+            UsageError: no samples.
         """
+        if not samples:
+            raise UsageError("there is nothing to collate: the list of samples is empty")
         for sample in samples:
             if not isinstance(sample, dict):
                 raise SampleError(f"PaddingCollator pads dictionaries, and this is a {type(sample).__name__}")
@@ -221,19 +253,27 @@ class PaddingCollator:
     def _pad(self, name: str, fill: float, samples: Sequence[Sample]) -> object:
         import numpy as np  # noqa: PLC0415  loaded when arrays are padded
 
-        arrays = [read_array(sample, name, "batching") for sample in samples]
+        arrays: list[Array] = []
         kind: Kind | None = None
-        for array, sample in zip(arrays, samples, strict=True):
-            if not array.ndim:
-                raise SampleError(f"{name!r} is one number, and no array", field=name, key=sample.get("__key__"))
-            check_fill(name, array, fill, "batching", "fills")
-            # an empty list says neither what its values would be nor how large
-            if array.size or not isinstance(sample[name], list | tuple):
-                found = array.shape[1:], array.dtype
-                kind = found if kind in (None, found) else join_kinds(name, kind, found, "batching")
-        shape, dtype = kind or ((), arrays[0].dtype)
-        lengths = [len(array) for array in arrays]
-        result = np.full((len(arrays), self._round_up(name, max(lengths)), *shape), fill, dtype)
+        for sample in samples:
+            try:
+                array = read_array(sample, name, "batching")
+                if not array.ndim:
+                    raise SampleError(f"{name!r} is one number, and no array", field=name)  # noqa: TRY301
+                # an empty list says neither what its values would be nor how large
+                if len(array) or not isinstance(sample[name], list | tuple):
+                    kind = _join_array(name, kind, array, fill)
+            except SampleError as error:
+                raise _locate(error, sample)  # noqa: B904  the same error
+            arrays.append(array)
+        # where all are empty lists, the padding says what their values would be
+        shape, dtype = kind or ((), np.array(fill, None if isinstance(fill, int) else float).dtype)
+        lengths = list(map(len, arrays))
+        longest = max(lengths)
+        try:
+            result = np.full((len(arrays), self._round_up(name, longest), *shape), fill, dtype)
+        except SampleError as error:
+            raise _locate(error, samples[lengths.index(longest)])  # noqa: B904  the same error
         for row, array, length in zip(result, arrays, lengths, strict=True):
             if length:
                 row[:length] = array
@@ -257,6 +297,40 @@ class PaddingCollator:
         places = np.arange(self._round_up(first, max(lengths)))
         mask = (places < np.array(lengths)[:, None]).astype(np.int64)
         return _convert_like(mask, samples[0][first])
+
+
+def _check_whole(edges: Iterable[float]) -> list[int]:
+    """Return the edges that arrays are padded to.
+
+    Raises:
+        UsageError: one is no whole number, or they are no edges.
+    """
+    found = check_edges(edges)
+    whole = [edge for edge in found if isinstance(edge, int)]
+    if len(whole) < len(found):
+        raise UsageError(f"arrays are padded to a whole number of values, and edges= has {found!r}: give ints")
+    return whole
+
+
+def _join_array(name: str, before: "Kind | None", array: "Array", fill: float) -> "Kind":
+    """Return the shape of one value, and the type, that hold one more array.
+
+    Raises:
+        SampleError: it cannot be padded, or does not fit.
+    """
+    kind = array.shape[1:], array.dtype
+    if kind == before:
+        return before
+    check_fill(name, array, fill, "batching", "fills")
+    # numbers in the byte order of another machine become this machine's, as in np.stack
+    kind = kind[0], kind[1].newbyteorder("=")
+    return kind if before in (None, kind) else join_kinds(name, before, kind, "batching")
+
+
+def _locate(error: SampleError, sample: Sample) -> SampleError:
+    """Return an error that says which sample of a batch it is about."""
+    url = sample.get("__url__")
+    return error.locate(key=sample.get("__key__"), url=None if url is None else str(url))
 
 
 def _convert_like(array: "Array", value: object) -> object:

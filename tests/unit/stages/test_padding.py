@@ -30,7 +30,7 @@ def test_a_batch_has_the_values_of_each_sample_and_padding_behind_them(lengths, 
     wanted = min(edge for edge in edges if edge >= longest) if edges else -(-longest // multiple) * multiple
     assert list(batch) == ["__key__", "ids", "n", "attention_mask"]
     assert batch["ids"].shape == batch["attention_mask"].shape == (len(lengths), wanted)
-    assert batch["ids"].dtype == (np.int16 if kind == "array" else np.int64 if longest else np.float64)
+    assert batch["ids"].dtype == (np.int16 if kind == "array" else np.int64)
     assert batch["attention_mask"].dtype == np.int64
     for row, mask, expected in zip(batch["ids"], batch["attention_mask"], values, strict=True):
         assert row.tolist() == expected + [-7] * (wanted - len(expected))
@@ -67,6 +67,69 @@ def test_an_empty_list_says_nothing_of_its_type_and_shape():
     assert batch["ids"].tolist() == [[0], [2**53 + 1]]
     assert batch["boxes"].shape == (2, 2, 4)
     assert batch["boxes"].dtype == np.float16
+
+
+@pytest.mark.parametrize(("fill", "kind"), [(-100, np.int64), (0.0, np.float64), (False, bool)])
+def test_a_batch_of_empty_lists_has_the_type_of_its_padding(fill, kind):
+    """So a batch of tokens is one of whole numbers, whatever texts are in it."""
+    batch = wds.PaddingCollator({"ids": fill}, [4])([{"ids": []}, {"ids": ()}])
+    assert batch["ids"].dtype == kind
+    assert batch["ids"].tolist() == [[fill] * 4] * 2
+    assert batch["attention_mask"].tolist() == [[0] * 4] * 2
+
+
+def test_lists_of_empty_lists():
+    """They have a length, and values of no size, which others do not have."""
+    batch = wds.PaddingCollator({"boxes": 0})([{"boxes": [[], []]}, {"boxes": []}])
+    assert batch["boxes"].shape == (2, 2, 0)
+    assert batch["attention_mask"].tolist() == [[1, 1], [0, 0]]
+    with pytest.raises(SampleError, match=r"'boxes' is int64\[N, 1\], and in the samples before it float64\[N, 0\]"):
+        wds.PaddingCollator({"boxes": 0})([{"boxes": [[], []]}, {"boxes": [[3]]}])
+
+
+def test_numbers_in_another_byte_order_become_those_of_this_machine():
+    """As in a batch that is stacked, and as torch needs them."""
+    batch = wds.PaddingCollator({"ids": 0})([{"ids": np.array(row, ">i4")} for row in ([1, 2], [3])])
+    assert batch["ids"].dtype == np.int32
+    assert batch["ids"].dtype.isnative
+    assert batch["ids"].tolist() == [[1, 2], [3, 0]]
+
+
+@pytest.mark.parametrize("numbers", [[-1, 2**63], [[1, 2**63], [0, 0]]])
+def test_whole_numbers_that_a_list_would_round(numbers):
+    """NumPy makes floats of a list of these; floats of the same size are what they are."""
+    with pytest.raises(SampleError, match="'ids' has whole numbers that neither int64 nor uint64 holds together"):
+        wds.PaddingCollator({"ids": 0})([{"ids": numbers}])
+    batch = wds.PaddingCollator({"ids": 0})([{"ids": [1.0, 2.0**70]}])
+    assert batch["ids"].tolist() == [[1.0, 2.0**70]]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"ids": [1, 2, 3]}, {"ids": np.ones(1, np.uint8)}, {"n": 1}, {"ids": "a"}, {"ids": 1}, {"ids": [[1]]}]
+)
+def test_an_error_says_which_sample_of_a_batch_it_is_about(bad):
+    """And not the first one, as for a function that does not say."""
+    samples = [{"__key__": "fine", "__url__": "a.tar", "ids": [1, 2]}, {"__key__": "bad", "__url__": "b.tar", **bad}]
+    for made in (wds.batched(2, wds.PaddingCollator({"ids": -1}, [2])), wds.PaddingCollator({"ids": -1}, [2])):
+        with pytest.raises(SampleError) as raised:
+            list(made(samples))
+        assert (raised.value.key, raised.value.url, raised.value.field) == ("bad", "b.tar", "ids")
+
+
+def test_there_is_nothing_to_collate():
+    """As the default collation says it."""
+    with pytest.raises(UsageError, match="there is nothing to collate: the list of samples is empty"):
+        wds.PaddingCollator({"ids": 0})([])
+
+
+@pytest.mark.parametrize("edges", [np.array([4, 8], np.uint8), (4, 8), range(4, 9, 4), iter([4, 8])])
+def test_edges_are_any_whole_numbers(edges):
+    """Those that NumPy computes too; collators of the same ones are equal."""
+    collate = wds.PaddingCollator({"ids": 0}, edges)
+    assert collate == wds.PaddingCollator({"ids": 0}, [4, 8])
+    assert pickle.loads(pickle.dumps(collate))([{"ids": [1] * 5}])["ids"].shape == (1, 8)
+    by_field = wds.PaddingCollator({"ids": 0}, {"ids": np.array([4, 8])})  # type: ignore[dict-item]
+    assert by_field == wds.PaddingCollator({"ids": 0}, {"ids": [4, 8]})
 
 
 def test_integers_that_only_a_float_could_hold_together():
@@ -115,6 +178,9 @@ def test_samples_that_do_not_fit_together(samples, words):
         ({"multiple_of": 0}, "multiple_of is 0: it is an int, at least 1"),
         ({"multiple_of": 8, "edges": [8]}, "edges= says how long batches are: leave multiple_of= out"),
         ({"edges": []}, "edges are the greatest lengths of the buckets"),
+        ({"edges": 8}, "edges are the greatest lengths of the buckets, above 0, and not 8"),
+        ({"edges": {"ids": 8}}, "edges are the greatest lengths of the buckets, above 0, and not 8"),
+        ({"edges": {"wav": [4], 3: [4]}}, "edges= has 3, wav, which fills does not have"),
         ({"edges": [4, 2]}, "edges rise from bucket to bucket"),
         ({"edges": [4, 8.5]}, "arrays are padded to a whole number of values"),
         ({"edges": {"wav": [4]}}, "edges= has wav, which fills does not have"),
