@@ -30,6 +30,7 @@ from webdataset.loading.states import plan_delivery
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import SimpleShardList
 from webdataset.stages.batch import Batched
+from webdataset.stages.bucketing import Bucketed
 from webdataset.stages.read_shards import ReadShards
 from webdataset.storage.open_url import open_stream, open_url
 from webdataset.storage.random_access import local_path
@@ -204,8 +205,10 @@ class _Measurement:
         self._reader = next((n for n, stage in enumerate(self._stages) if isinstance(stage, ReadShards)), 0)
         if not self._reader:
             raise UsageError("rates are of a dataset that reads shards: give one, or its shards")
-        if any(isinstance(stage, Batched) for stage in self._stages):
-            raise UsageError("the dataset makes batches itself: give it without batched(), and the size of a batch")
+        if any(isinstance(stage, Batched | Bucketed) for stage in self._stages):
+            raise UsageError(
+                "the dataset makes batches itself: give it without batched() or bucket(), and the size of a batch"
+            )
         self._urls = [str(url) for url in getattr(self._stages[0], "urls", [])]
         if not self._urls:
             raise UsageError("the shards are not known before they are read: give a dataset with a list of shards")

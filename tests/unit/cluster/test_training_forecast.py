@@ -228,6 +228,15 @@ def test_ten_thousand_ranks():
     assert found.allowed["requests of the store"] == pytest.approx(27_500 / 1.6 * 1000 / 6, rel=0.01)
 
 
+@pytest.mark.parametrize("stage", [wds.batched(4), wds.bucket("cls", batch_size=4)])
+def test_batches_are_not_measured_as_samples(stage):
+    """The loader that is measured makes them; batches of the dataset would count as samples."""
+    with pytest.raises(
+        UsageError, match=r"the dataset makes batches itself: give it without batched\(\) or bucket\(\)"
+    ):
+        measure_rates(wds.WebDataset("a-{0..3}.tar", shardshuffle=False).compose(stage))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
