@@ -9,7 +9,7 @@ import copy
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from math import isfinite, isnan
+from math import inf, isnan
 from numbers import Real
 from operator import index
 from typing import NamedTuple, cast
@@ -28,9 +28,12 @@ from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_o
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
 from webdataset.stages.base import Fetch, Run, Sample, Stage, StageState, collate_batch, with_blame
 from webdataset.stages.batch import Collation, default_collation_fn
-from webdataset.stages.padding import check_edges, is_tensor
+from webdataset.stages.padding import check_edges, is_tensor, simplify_number
 
 _PLAIN = frozenset([bool, bytes, float, int, str, type(None)])
+
+# whole numbers below this are the same as floats
+_PRECISE = 2**53
 
 BatchSize = int | Sequence[int] | Callable[[Hashable], int]
 
@@ -84,6 +87,8 @@ class BucketState(StageState):
         addresses = decode_addresses(as_text(parts["waiting"]))
         pairs = iter(zip(addresses, fetch(addresses), strict=True))
         for size, check in map(as_pair, as_list(parts["buckets"])):
+            if not 0 < as_int(size) <= len(addresses):
+                raise self._stage.mismatch()
             names = {self._add_again(*pair) for pair in islice(pairs, as_int(size))}
             found = [(len(self.buckets[name].waiting), _sum_name(name)) for name in names]
             if found != [(size, check)] or as_int(size) >= self.buckets[names.pop()].size:
@@ -155,10 +160,10 @@ class Bucketed(Stage[BucketState]):
         if handler is not None and not callable(handler):
             raise make_handler_error(handler)
         self.by = by
-        # tuples, which states describe
+        # tuples of plain numbers, which states describe
         self.edges = None if edges is None else tuple(check_edges(edges))
-        self.batch_size = tuple(batch_size) if isinstance(batch_size, Sequence) else batch_size
-        self.max_total = max_total
+        self.batch_size = _read_sizes(batch_size)
+        self.max_total = simplify_number(max_total) if isinstance(max_total, Real) else max_total
         self.collation_fn = collation_fn
         self.partial = partial
         self.window = window
@@ -176,10 +181,10 @@ class Bucketed(Stage[BucketState]):
         if self.edges is None:
             raise UsageError("max_total= bounds samples times edge: give edges=, or batch_size= as a function")
         last = self.edges[-1]
-        if not isinstance(total, Real) or not isfinite(last) or not last <= cast("float", total):
+        if not isinstance(total, Real) or not last <= cast("float", total) < inf:
             raise UsageError(
-                f"max_total is {total!r}, and the last of edges= is {last!r}: a batch holds at least one sample, "
-                "so that it is a number no less than that"
+                f"max_total is {total!r}, and the last of edges= is {last!r}: a batch holds at least one sample and a "
+                "finite number of them, so that max_total is a finite number no less than the last edge"
             )
 
     def _check_sizes(self) -> None:
@@ -270,8 +275,8 @@ class Bucketed(Stage[BucketState]):
         place = bisect_left(self.edges, length)
         if place == len(self.edges):
             raise SampleError(
-                f"a sample has length {length:g}, and the last of edges= is {self.edges[-1]:g}: add an edge, leave "
-                "such samples out before, or give a handler"
+                f"a sample has length {_format(length)}, and the last of edges= is {_format(self.edges[-1])}: add an "
+                "edge, leave such samples out before, or give a handler"
             )
         return self.edges[place]
 
@@ -317,8 +322,9 @@ class Bucketed(Stage[BucketState]):
 
 def _sum_name(name: Hashable) -> int:
     """Return a check sum of the name of a bucket; 0 where it may be printed in another way in another process."""
-    parts = name if isinstance(name, tuple) else (name,)
-    return crc32(repr(name).encode()) if all(type(part) in _PLAIN for part in parts) else 0
+    # a tuple of names, too, is printed as a plain one
+    parts = tuple(name) if isinstance(name, tuple) else (name,)
+    return crc32(repr(parts).encode()) if all(type(part) in _PLAIN for part in parts) else 0
 
 
 def _read_field(sample: object, name: str) -> object:
@@ -327,6 +333,15 @@ def _read_field(sample: object, name: str) -> object:
     if name not in sample:
         raise SampleError(f"there is no field {name!r} to bucket by, but {', '.join(map(str, sample))}", field=name)
     return sample[name]
+
+
+def _read_sizes(given: object) -> "int | tuple[int, ...] | Callable[[Hashable], int] | None":
+    """Return numbers of samples as ints, one or one for each edge; what is none as it is."""
+    # arrays are sizes too, but the keys of a dictionary are not
+    plain = getattr(given, "tolist", lambda: given)()
+    if isinstance(plain, Sequence) and not isinstance(plain, str | bytes):
+        return tuple(index(size) if _is_size(size) else size for size in plain)
+    return index(cast("int", plain)) if _is_size(plain) else cast("None", plain)
 
 
 def _is_size(size: object) -> bool:
@@ -352,6 +367,11 @@ def _measure(value: object) -> float:
     return length
 
 
+def _format(length: float) -> str:
+    """Return a length as text; a whole number has all of its digits, as in ``edges=``."""
+    return str(int(length)) if abs(length) < _PRECISE and length == int(length) else repr(length)
+
+
 def _check_class(value: object) -> Hashable:
     """Return what names a bucket.
 
@@ -361,7 +381,9 @@ def _check_class(value: object) -> Hashable:
     if value is None:
         return None
     if isinstance(value, tuple):
-        return tuple(map(_check_class, value))
+        for part in value:
+            _check_class(part)
+        return value
     # tensors and plain objects are hashed by where they are in memory; only NaN differs from itself
     if is_tensor(value) or type(value).__hash__ in (None, object.__hash__) or value != value:  # noqa: PLR0124
         raise SampleError(

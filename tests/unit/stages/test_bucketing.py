@@ -5,10 +5,11 @@ import itertools
 import json
 import math
 import random
+import re
 import zlib
 from bisect import bisect_left
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ import webdataset as wds
 from webdataset.core.distributed import StreamNumber, WorkerContext
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import SampleError, StateMismatch, UsageError
+from webdataset.stages.base import Run
 from webdataset.testing.stages import check_stage
 
 EDGES = [4, 9, 20]
@@ -298,7 +300,9 @@ def test_a_sample_that_has_no_bucket_any_more(urls):
     assert raised.value.key.startswith("000")
 
 
-@pytest.mark.parametrize("state", [{"buckets": [[size, 1]], "ended": False, "waiting": ""} for size in (0, 2)])
+@pytest.mark.parametrize(
+    "state", [{"buckets": [[size, 1]], "ended": False, "waiting": ""} for size in (0, 2, -1, 10**30)]
+)
 def test_a_state_that_is_no_state_of_ours_is_refused(state):
     """It names buckets without samples."""
     stage = wds.bucket("n", EDGES, batch_size=4)
@@ -435,6 +439,50 @@ def test_lengths(value):
     assert len(batch) == 2
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.float16, np.float32, np.int64])
+def test_edges_and_sizes_that_numpy_computes(kind):
+    """They mean what plain numbers mean: 8192 samples times edge do not fit into uint8, nor do states hold these."""
+    edges, plain = np.array([100, 200], kind), wds.bucket("n", [100, 200], max_total=8192)
+    stage = wds.bucket("n", edges, max_total=np.int64(8192))  # type: ignore[arg-type]
+    assert repr(stage).replace(".0", "") == repr(plain)
+    assert [stage.batch_size_of(edge) for edge in stage.edges or ()] == [81, 40]
+    made: list[Any] = [np.array([2, 1]), [np.int32(2), np.int32(1)]]
+    for sizes in made:
+        assert wds.bucket("n", [1, 2], batch_size=sizes) == wds.bucket("n", [1, 2], batch_size=[2, 1])
+    size: Any = np.uint8(3)
+    assert repr(wds.bucket("n", edges, batch_size=size)).endswith("batch_size=3)")
+
+
+class Size(NamedTuple):
+    """A class with names."""
+
+    width: int
+    height: int
+
+
+def test_classes_reach_the_function_as_they_are():
+    """A tuple with names has them; equal plain tuples are the same class, and the same in a state."""
+
+    def by(sample):
+        return Size(sample["n"], 2) if sample["n"] < 3 else (1, 2)
+
+    stage = wds.bucket(by, batch_size=lambda size: size.width + 1, collation_fn=None)
+    assert numbers_of(stage(samples_of([1, 2, 3, 2, 2]))) == [[0, 2], [1, 3, 4]]
+    states = []
+    for made in (lambda sample: Size(1, 2), lambda sample: (1, 2)):
+        state = wds.bucket(made, batch_size=3).begin(Run())
+        state.add([0, 0, 0, 0], samples_of([1])[0])
+        states.append(state.snapshot())
+    assert states[0] == states[1]
+
+
+def test_lengths_have_all_their_digits_in_messages():
+    """1 600 001 is not 1.6e+06, which the last edge is too."""
+    for length, edge in ((1_600_001, 1_600_000), (2.5, 2.25), (math.inf, 2**60)):
+        with pytest.raises(SampleError, match=re.escape(f"length {length}, and the last of edges= is {edge}")):
+            list(wds.bucket("n", [edge], batch_size=2)([{**samples_of([1])[0], "n": length}]))
+
+
 def test_the_last_bucket_may_be_without_an_end():
     """With sizes in place of a bound of the whole."""
     (batch, rest) = wds.bucket("n", [4, math.inf], batch_size=[3, 2], collation_fn=None)(samples_of([1, 99, 2, 5000]))
@@ -463,6 +511,10 @@ def test_a_function_that_gives_no_size(size):
         ({"max_total": 99, "edges": [4, math.inf]}, "max_total is 99, and the last of edges= is inf"),
         ({"max_total": "99"}, "max_total is '99'"),
         ({"max_total": math.nan}, "max_total is nan"),
+        ({"max_total": math.inf}, "max_total is inf, and the last of edges= is 20: .* a finite number no less than"),
+        ({"batch_size": {4: 2, 9: 2, 20: 2}}, "batch_size is {4: 2, 9: 2, 20: 2}"),
+        ({"batch_size": np.ones((3, 1), int)}, r"batch_size is \[1\]"),
+        ({"batch_size": 2, "edges": 5}, "edges are the greatest lengths of the buckets, above 0, and not 5"),
         ({"max_total": 99, "edges": None}, "max_total= bounds samples times edge: give edges="),
         ({"batch_size": 2, "edges": []}, r"edges are the greatest lengths of the buckets, above 0, and not \[\]"),
         ({"batch_size": 2, "edges": [0, 3]}, "above 0"),
