@@ -361,7 +361,10 @@ def _measure(value: object) -> float:
         try:
             length = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            raise SampleError(f"edges= divide numbers or lengths, and this is a {type(value).__name__}") from None
+            raise SampleError(
+                f"edges= divide numbers or lengths, and this is a {type(value).__name__}: let by= be a field, or a "
+                "function, that gives one of these"
+            ) from None
     if isnan(length):
         raise SampleError("a sample has the length NaN, which belongs to no bucket")
     return length

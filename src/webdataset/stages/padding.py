@@ -184,7 +184,8 @@ class PaddingCollator:
 
     Args:
         fills: what stands in the padding, by field; each is a list, array or tensor ``[N, ...]`` of numbers. All other
-            fields are collated as :func:`default_collation_fn` does.
+            fields are collated as :func:`default_collation_fn` does. Where all lists of a batch are empty, it has the type of its
+            padding.
         edges: a field is padded to the smallest of these that is no less than its greatest length in the batch; for
             all fields, or by field. None pads to the greatest length.
         multiple_of: it is padded to a multiple of this; not together with ``edges``.
@@ -235,7 +236,10 @@ class PaddingCollator:
             raise UsageError("there is nothing to collate: the list of samples is empty")
         for sample in samples:
             if not isinstance(sample, dict):
-                raise SampleError(f"PaddingCollator pads dictionaries, and this is a {type(sample).__name__}")
+                raise SampleError(
+                    f"PaddingCollator pads the fields of dictionaries, and this is a {type(sample).__name__}: leave "
+                    "out to_tuple, or the like, before it"
+                )
         padded = {name: self._pad(name, fill, samples) for name, fill in self.fills.items()}
         others = [{name: value for name, value in sample.items() if name not in padded} for sample in samples]
         batch = default_collation_fn(others)
@@ -259,7 +263,7 @@ class PaddingCollator:
             try:
                 array = read_array(sample, name, "batching")
                 if not array.ndim:
-                    raise SampleError(f"{name!r} is one number, and no array", field=name)  # noqa: TRY301
+                    raise SampleError(f"{name!r} is one number, and no array: leave it out of fills=", field=name)  # noqa: TRY301
                 # an empty list says neither what its values would be nor how large
                 if len(array) or not isinstance(sample[name], list | tuple):
                     kind = _join_array(name, kind, array, fill)
@@ -286,7 +290,11 @@ class PaddingCollator:
             return -(-length // self.multiple_of) * self.multiple_of
         place = bisect_left(edges, length)
         if place == len(edges):
-            raise SampleError(f"{name!r} has length {length}, and the last of edges= is {edges[-1]}", field=name)
+            raise SampleError(
+                f"{name!r} has length {length}, and the last of edges= is {edges[-1]}: add an edge, or cut or leave "
+                "out such samples before batching",
+                field=name,
+            )
         return edges[place]
 
     def _make_mask(self, samples: Sequence[Sample]) -> object:

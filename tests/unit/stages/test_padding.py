@@ -153,14 +153,14 @@ def test_a_mask_of_the_samples_is_padded_as_a_field():
     [
         ([{"ids": [1]}, {"n": 1}], "there is no field 'ids' for batching, but n"),
         ([{"ids": b"abc"}], "'ids' is bytes, and no array of numbers: decode it before batching"),
-        ([{"ids": 5}], "'ids' is one number, and no array"),
+        ([{"ids": 5}], "'ids' is one number, and no array: leave it out of fills="),
         ([{"ids": ["a"]}], "'ids' holds <U1, and no numbers"),
         ([{"ids": np.ones((2, 3))}, {"ids": np.ones((2, 4))}], r"'ids' is float64\[N, 4\], and in the samples before"),
         ([{"ids": np.ones(2, np.int64)}, {"ids": np.ones(2, np.uint64)}], "'ids' is of uint64, which does not hold -1"),
         ([{"ids": np.ones(2, np.uint8)}], "'ids' is of uint8, which does not hold -1, its padding: .* in fills="),
-        ([{"ids": [1] * 9}], "'ids' has length 9, and the last of edges= is 8"),
+        ([{"ids": [1] * 9}], "'ids' has length 9, and the last of edges= is 8: add an edge, or cut"),
         ([{"ids": [1]}, {"ids": [1], "n": 2}], "samples with different fields in one batch"),
-        ([(1, 2)], "PaddingCollator pads dictionaries, and this is a tuple"),
+        ([(1, 2)], "PaddingCollator pads the fields of dictionaries, and this is a tuple: leave out to_tuple"),
     ],
 )
 def test_samples_that_do_not_fit_together(samples, words):
