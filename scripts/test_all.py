@@ -180,7 +180,7 @@ def main() -> None:
         if max(pythons) != sys.version_info[:2]:
             python = environment(max(pythons), pythons[max(pythons)])
             # the workers of pytest would all compile the tests at the same time
-            command = [python, "-m", "pytest", "--collect-only", "-qq", "-n", "0"]
+            command = [str(python), "-m", "pytest", "--collect-only", "-qq", "-n", "0"]
             subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
         return
     if extra[:1] == ["--ci"]:

@@ -184,8 +184,8 @@ class PaddingCollator:
 
     Args:
         fills: what stands in the padding, by field; each is a list, array or tensor ``[N, ...]`` of numbers. All other
-            fields are collated as :func:`default_collation_fn` does. Where all lists of a batch are empty, it has the type of its
-            padding.
+            fields are collated as :func:`default_collation_fn` does. Where all lists of a batch are empty, the field
+            has the type of its padding.
         edges: a field is padded to the smallest of these that is no less than its greatest length in the batch; for
             all fields, or by field. None pads to the greatest length.
         multiple_of: it is padded to a multiple of this; not together with ``edges``.
