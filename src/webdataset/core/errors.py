@@ -132,7 +132,8 @@ def _rebuild_error(kind: type[WebDatasetError], message: str, attributes: dict[s
     return error
 
 
-_ADDRESS = re.compile(r"(?<=\S) at 0x[0-9a-fA-F]+(?=>)")
+# the stream that Pillow was given says nothing to a user
+_ADDRESS = re.compile(r" ?<_io\.BytesIO object at 0x[0-9a-fA-F]+>|(?<=\S) at 0x[0-9a-fA-F]+(?=>)")
 
 
 def describe_error(error: BaseException) -> str:

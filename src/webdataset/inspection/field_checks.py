@@ -18,7 +18,6 @@ from webdataset.core import settings
 from webdataset.core.errors import DecodingError, FieldTooLarge, MissingExtra, UnsafeContent, describe_error
 from webdataset.tar.header import describe_content
 
-_ADDRESS: Final = re.compile(r" ?<_io\.BytesIO object at 0x[0-9a-f]+>")
 _COMPRESSION: Final = frozenset(["gz", "bz2", "xz", "zst"])
 # Pillow knows that they are images, and needs other programs to decode them
 _NOT_DECODED: Final = frozenset(
@@ -174,7 +173,7 @@ def _explain(check: FieldCheck, data: bytes, error: Exception) -> str:
     if found is not None:
         # what follows the name is advice about shards
         return f"its content is {re.split('[;:,]', found)[0]}, and its extension is {check.extension!r}"
-    return f"it does not decode: {_ADDRESS.sub('', describe_error(error))}"
+    return f"it does not decode: {describe_error(error)}"
 
 
 def _has_start_of(extension: str, data: bytes) -> bool:
