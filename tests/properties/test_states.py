@@ -263,7 +263,7 @@ def test_garbage_is_refused(urls, way, state):
 
 NAMED: dict[str, dict[str, Any]] = {
     "'epoch' is -1": {"epoch": -1},
-    "'epoch' is 9007199254740992": {"epoch": 1 << 53},
+    "'epoch' is 1000000000": {"epoch": 10**1300},
     "'epoch' is 'nan'": {"epoch": math.nan},
     "'epoch' is 'True'": {"epoch": True},
     "'seed' is too long": {"seed": 1 << 5000},

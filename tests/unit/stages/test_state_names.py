@@ -30,6 +30,7 @@ CLASSES = {
     "stages.mix.EvenMix": "EvenMix",
     "stages.mix.RandomMix": "RandomMix",
     "stages.mix.RoundRobin": "RoundRobin",
+    "stages.bucketing.Bucketed": "Bucketed",
     "stages.packing.Pack": "Pack",
     "stages.randomness.NumberDraws": "NumberDraws",
     "stages.open_shards.OpenShards": "OpenShards",
@@ -50,8 +51,8 @@ CLASSES = {
 # these go by the function that they were given, or are never in a state
 UNNAMED = {
     "flow.index_tracing.IndexReader",
-    "flow.key_tracing.PassItems", "flow.key_tracing.TracedPack", "flow.key_tracing.TracedReader",
-    "flow.key_tracing.TracedStage",
+    "flow.key_tracing.PassItems", "flow.key_tracing.TracedBuckets", "flow.key_tracing.TracedPack",
+    "flow.key_tracing.TracedReader", "flow.key_tracing.TracedStage",
     "flow.shuffle_quality._NumberReader", "flow.stage_runner._OpaqueStage", "loading.read_plan._ListingReader",
     "stages.base.FilterFunction",
     "stages.base.ObservingFunction", "stages.base.PassThroughStage", "stages.base.TransparentFunction",
