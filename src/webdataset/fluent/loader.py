@@ -62,11 +62,11 @@ def data_loader(*args: Any, **kw: Any) -> Any:
     Raises:
         MissingExtra: torch is not installed.
     """
-    torch_data = require("torch.utils.data", extra="torch", purpose="WebLoader")
     if "workers" in kw:
         raise TypeError(
             "WebLoader() takes the arguments of torch's DataLoader: write num_workers= in place of workers="
         )
+    torch_data = require("torch.utils.data", extra="torch", purpose="WebLoader")
     if isinstance(args[0] if args else kw.get("dataset"), ElasticMixin):
         from webdataset.loading.torch_loader import StateLoader  # noqa: PLC0415  it imports torch
 
