@@ -26,9 +26,9 @@ from packaging.markers import Marker
 
 from support import failed_tests
 
-# how long an example takes decides nothing
 # where the suite runs again: one of so many cases of tests marked `repeats`, and of examples (scripts/test_all.py)
 SHARE = int(os.environ.get("WDS_TEST_SHARE", "1"))
+# how long an example takes decides nothing
 settings.register_profile("untimed", settings(), deadline=None, max_examples=100 // SHARE)
 settings.load_profile("untimed")
 # what fails here is looked at by those who write the library

@@ -322,6 +322,8 @@ def test_a_handler_that_is_no_function_is_refused_where_it_is_given(handler):
         "to_tuple": lambda: dataset.to_tuple("a", handler=handler),
         "pack": lambda: dataset.pack(8, handler=handler),
         "bucket": lambda: dataset.bucket("a", batch_size=2, handler=handler),
+        "reader": lambda: wds.tarfile_to_samples(handler=handler),
+        "dataset": lambda: wds.WebDataset("a.tar", handler=handler),
     }
     found = {}
     for name, use in uses.items():

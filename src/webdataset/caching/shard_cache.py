@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 DEPTH = 2
 
-# directories that refused a file, to when this process puts something there again: a disk may have room again
+# directory that refused a file: the monotonic time from which this process tries it again, since disks are emptied
 _failed_folders: dict[str, float] = {}
 _FAILED_SECONDS = 600.0
 # a user's file to the url for which it was read; to nothing after a warning about a second url

@@ -27,8 +27,8 @@ from webdataset.samples.documents.document import Document
 
 Sample = dict[str, Any]
 MOST_PLANS = 4096
-# handlers of wds, which are no names
-_FUNCTIONS = ("audio", "video", "video_clips", "torch_audio", "torch_video", "torch_safetensors")
+# functions of this package that decode; users write their names as texts
+_MEDIA_FUNCTIONS = ("audio", "video", "video_clips", "torch_audio", "torch_video", "torch_safetensors")
 
 
 class _Plans(dict[str, BytesDecoder]):
@@ -272,7 +272,7 @@ def _parse_handlers(given: list[Any]) -> tuple[list[Any], list[str]]:
         if name in AUTO_IMAGE_EXTENSIONS and not specs:
             raise UsageError(f"decode({name!r}) does not say to what; name an image spec too: decode('rgb', {name!r})")
         if not (name == "auto" or name in AUTO_KINDS or name in images or name in imagespecs):
-            if name in _FUNCTIONS:
+            if name in _MEDIA_FUNCTIONS:
                 raise UsageError(f"sound and video are decoded by functions, not by names: write decode(wds.{name})")
             raise UsageError(
                 f"unknown image spec or format {name!r}; there are the specs {', '.join(imagespecs)}, the formats "

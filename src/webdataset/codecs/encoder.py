@@ -231,8 +231,8 @@ def _encode_field(
     return _compress_layers(written, layers) if layers else written
 
 
-# extensions whose fields hold values of a type; json for others
-_FITTING = {"int": "cls", "ndarray": "npy", "Tensor": "npy", "Image": "jpg"}
+# by type of a value, an extension that holds it; json for others
+_EXTENSIONS = {"int": "cls", "ndarray": "npy", "Tensor": "npy", "Image": "jpg"}
 
 
 def _encoding_error(value: object, name: str, extension: str, handler: object, error: Exception) -> EncodingError:
@@ -240,7 +240,7 @@ def _encoding_error(value: object, name: str, extension: str, handler: object, e
     if handler is None:
         reason = (
             f"no encoder for extension {extension!r}: name the field by a format that holds {kind}, such as "
-            f"{name}.{_FITTING.get(kind, 'json')}, pass bytes or str, or add an encoder to "
+            f"{name}.{_EXTENSIONS.get(kind, 'json')}, pass bytes or str, or add an encoder to "
             "webdataset.writer.default_handlers"
         )
     else:

@@ -74,6 +74,6 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
         level += 1
     given = frame.f_globals.get("__warningregistry__")
     if given is not None and len(given) > _MOST_WARNINGS:
-        # as where the filters change: what it was warned of is said once more
+        # Python forgets them, too, where the warning filters change; a text may then be shown again
         given.clear()
     warnings.warn(message, category, stacklevel=level)

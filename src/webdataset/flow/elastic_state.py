@@ -307,13 +307,11 @@ def check_same_dataset(state: Mapping[str, Any], here: Mapping[str, Any]) -> Non
     ]
     differing += _describe_differences(state["description"], here["description"])
     if differing:
-        hint = (
-            "; wds.states.change_weights(state, dataset) takes over other weights" if "probs=" in differing[-1] else ""
-        )
+        hint = "; to continue with other weights, load wds.states.change_weights(state, dataset)"
         raise StateMismatch(
             "the state belongs to another dataset: load it into the pipeline that saved it; it has "
             + "; ".join(differing)
-            + hint
+            + (hint if "probs=" in differing[-1] else "")
         )
 
 

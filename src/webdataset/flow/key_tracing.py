@@ -218,8 +218,9 @@ def _trace_stage(stage: Any, *, values: bool) -> Any:
         return unbatched
     if isinstance(stage, FilterFunction) and stage.f in _ONE_TO_ONE_FUNCTIONS:
         return TracedStage(stage) if values else PassItems(repr(stage))
-    if isinstance(stage, Pack | Bucketed):
-        return TracedPack(stage) if isinstance(stage, Pack) else TracedBuckets(stage)
+    traced = next((traced for kind, traced in _TRACED.items() if isinstance(stage, kind)), None)
+    if traced is not None:
+        return traced(stage)
     if isinstance(stage, PassThroughStage):
         return stage
     if isinstance(stage, Cached | LMDBCached):
@@ -509,6 +510,10 @@ class TracedBuckets(Bucketed):
     def collate(self, samples: list[object]) -> TracedItem:
         """Return a batch of the values, and the samples of all items."""
         return _BatchTracer(super().collate)(cast("list[TracedItem]", samples))
+
+
+# stages whose items are made of several, and are not told by the stage's own output
+_TRACED: dict[type, Callable[..., Stage]] = {Pack: TracedPack, Bucketed: TracedBuckets}
 
 
 class TracedFunction:

@@ -97,7 +97,7 @@ class WebDataset(DataPipeline, FluidInterface):
         **reading: Unpack[ReadingOptions],
     ) -> None:
         super().__init__()
-        rules = interface.check_reading_rules(dict(reading), handler)
+        rules = interface.check_reading_rules(dict(reading))
         self.seed = seed
         self.trust = trust_levels.trust_level(trust) if trust is not None else None
         size = 100 if shardshuffle is True else None if shardshuffle is None else int(shardshuffle)

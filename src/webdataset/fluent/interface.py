@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from webdataset import filters
 from webdataset.core import settings
-from webdataset.core.error_handlers import Handler, make_handler_error, reraise_exception
+from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.core.errors import check_keywords
 from webdataset.core.optional_imports import is_instance_by_name, loaded_module
 from webdataset.samples.sample_reader import Reading
@@ -116,15 +116,8 @@ _INSTEAD = {
 }
 
 
-def check_reading_rules(rules: dict[str, Any], handler: object) -> dict[str, Any]:
-    """Return the rules of reading that a dataset was given, checked by name, with its handler.
-
-    Raises:
-        TypeError: a name that is none.
-        UsageError: the handler cannot be called.
-    """
-    if handler is not None and not callable(handler):
-        raise make_handler_error(handler)
+def check_reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
+    """Return the rules of reading that a dataset was given, checked by name. Raises TypeError: a name that is none."""
     known = [field.name for field in dataclasses.fields(Reading)]
     if not rules.keys() <= set(known):
         check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)

@@ -142,7 +142,7 @@ class Loader:
         timings: bool = True,
         **unknown: Never,
     ) -> None:
-        check_arguments(batch_size, workers, mode, prefetch, unknown)
+        check_arguments(batch_size, workers, mode, prefetch, unknown=unknown, loader=Loader)
         if batch_size is None:
             check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)
         self.dataset, self.batch_size = dataset, batch_size

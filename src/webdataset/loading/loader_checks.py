@@ -5,6 +5,7 @@ A worker's own share may rightly be empty, so only the sum of all can be judged 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, SupportsIndex
 
 from webdataset.core.errors import FlowError, UsageError, check_keywords
@@ -57,10 +58,6 @@ def _is_whole_pass(beginning: EpochStart) -> bool:
     return beginning.place.world_size * beginning.place.num_workers == 1
 
 
-_ARGUMENTS = [
-    "dataset", "batch_size", "workers", "mode", "start_method", "prefetch", "prefetch_bytes", "drop_last", "collate",
-    "ragged", "exact", "device", "pin_memory", "timings",
-]  # fmt: skip
 # of torch's DataLoader
 _INSTEAD = {
     "num_workers": "write workers=",
@@ -76,7 +73,7 @@ _INSTEAD = {
 
 
 def check_arguments(
-    batch_size: int | None, workers: int, mode: str, prefetch: int | None, unknown: Iterable[str]
+    batch_size: int | None, workers: int, mode: str, prefetch: int | None, *, unknown: Iterable[str], loader: type
 ) -> None:
     """Refuse numbers that no loader has, and arguments that it does not have.
 
@@ -85,7 +82,8 @@ def check_arguments(
         TypeError: an unknown argument; it says what to write in place of torch's.
     """
     if unknown:
-        check_keywords("Loader", unknown, _ARGUMENTS, _INSTEAD)
+        known = signature(loader).parameters.keys() - {"unknown"}
+        check_keywords(loader.__name__, unknown, sorted(known), _INSTEAD)
     for name, count in {"workers": workers, "prefetch": prefetch, "batch_size": batch_size}.items():
         if not isinstance(count, SupportsIndex) and (count is not None or name == "workers"):
             raise UsageError(f"{name}={count!r}: a whole number")

@@ -46,7 +46,7 @@ __all__ = [
 
 LOADER, TORCH = "loader", "torch"
 _NEVER = 1 << 62
-# those of a mix, as a state describes it
+# the weights of a mix, as a state describes it
 _WEIGHTS = re.compile(r"(?<=\bprobs=)\[[^\]]*\]")
 
 

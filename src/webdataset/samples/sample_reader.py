@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar
 from zlib import crc32
 
-from webdataset.core.error_handlers import Handler, reraise_exception, should_continue
+from webdataset.core.error_handlers import Handler, make_handler_error, reraise_exception, should_continue
 from webdataset.core.errors import StaleIndex, UsageError
 from webdataset.core.json_types import JsonValue, SplitJson
 from webdataset.core.seeds import hash_seed
@@ -340,6 +340,8 @@ class Reading(PicklesProfiles):
 
     def __post_init__(self) -> None:
         check_policy(self.split_samples)
+        if self.handler is not None and not callable(self.handler):
+            raise make_handler_error(self.handler)
         if self.missing_end is not None and self.missing_end not in ENDS:
             raise UsageError(f"missing_end={self.missing_end!r} is not one of {', '.join(ENDS)}")
         if self.prefetch is not None and (not isinstance(self.prefetch, int) or self.prefetch < 0):

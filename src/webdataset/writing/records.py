@@ -157,7 +157,7 @@ class RecordShardWriter(ShardWriter):
         UsageError: a pattern, bound or option that cannot mean anything.
     """
 
-    shard_writer = RecordWriter
+    _shard_writer = RecordWriter
 
     def __init__(self, pattern: Any, *args: Any, **kw: Any) -> None:
         if kw.get("index") is not None:

@@ -285,8 +285,8 @@ class ShardWriter:
         TypeError: an argument that there is not.
     """
 
-    # of each shard
-    shard_writer: type = TarWriter
+    # writes one shard
+    _shard_writer: type = TarWriter
 
     def __init__(  # noqa: PLR0917  upstream's order
         self,
@@ -301,14 +301,16 @@ class ShardWriter:
         exist: str | None = None,
         **kw: Any,
     ) -> None:
-        bounds: tuple[object, object] = (maxcount, maxsize)
-        if isinstance(bounds[0], str) or isinstance(bounds[1], str):
-            raise UsageError(f"maxcount={maxcount!r} and maxsize={maxsize!r} are numbers: of samples, and of bytes")
-        if maxcount < 1 or maxsize <= 0:
+        try:
+            is_empty = maxcount < 1 or maxsize <= 0
+        except TypeError:
+            words = f"maxcount={maxcount!r} and maxsize={maxsize!r} are numbers: of samples, and of bytes"
+            raise UsageError(words) from None
+        if is_empty:
             raise UsageError(f"maxcount={maxcount} and maxsize={maxsize} leave no room for a sample")
         # a method of a subclass may pass what it likes to writers of its own
         if kw and type(self).next_stream is ShardWriter.next_stream:
-            check_writer_options(type(self).__name__, kw, self.shard_writer)
+            check_writer_options(type(self).__name__, kw, self._shard_writer)
         self.maxcount, self.maxsize = maxcount, maxsize
         self.post, self.verbose, self.opener, self.kw = post, verbose, opener, kw
         self._name, self._pattern, self._start = make_shard_namer(pattern), pattern, start_shard

@@ -4,7 +4,6 @@ import enum
 import itertools
 import json
 import math
-import random
 import re
 import zlib
 from bisect import bisect_left
@@ -17,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import webdataset as wds
+from support.elastic_resumes import check_three_resumes
 from webdataset.core.distributed import StreamNumber, WorkerContext
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import SampleError, StateMismatch, UsageError
@@ -190,36 +190,11 @@ def make(urls, name, streams=6):
     return dataset.map(shown).elastic(streams)
 
 
-def runs_of(dataset, ranks, workers, state=None):
-    """Return the runs of all workers of a job."""
-    state = state or dataset.elastic_run(WorkerContext(0, 1, 0, 1)).header()
-    places = [WorkerContext(rank, ranks, worker, workers) for rank in range(ranks) for worker in range(workers)]
-    return [dataset.elastic_run(place, state, continue_epochs=False) for place in places]
-
-
 @pytest.mark.parametrize("epoch", [0, 1])
 @pytest.mark.parametrize("name", DATASETS)
 def test_batches_are_the_same_after_three_resumes_under_other_topologies(urls, name, epoch):
     """The states of all workers, stopped at random steps (within the last batches too), go through JSON."""
-    dataset = make(urls, name)
-    dataset.set_epoch(epoch)
-    (run,) = runs_of(dataset, 1, 1)
-    whole = list(run.positions())
-    assert len(whole) > 20
-    rng = random.Random(f"{name} {epoch}")
-    for _ in range(8):
-        found, state = [], None
-        for ranks, workers in rng.choices([(1, 1), (2, 1), (3, 2), (2, 4), (4, 3)], k=3):
-            dataset = make(urls, name)
-            dataset.set_epoch(epoch)
-            runs = runs_of(dataset, ranks, workers, state)
-            for run in runs:
-                found += itertools.islice(run.positions(), rng.randrange(len(whole) // len(runs) + 1))
-            state = json.loads(json.dumps(wds.merge_states([run.state_dict() for run in runs])))
-        dataset = make(urls, name)
-        dataset.set_epoch(epoch)
-        found += [pair for run in runs_of(dataset, 2, 1, state) for pair in run.positions()]
-        assert sorted(found, key=lambda pair: pair[0]) == whole
+    check_three_resumes(lambda: make(urls, name), epoch, name)
 
 
 def test_every_sample_of_an_epoch_is_given_once(urls):
