@@ -58,6 +58,7 @@ from .cborsiterators import (
 )
 from .cluster.map_shards import map_shards as map_shards
 from .cluster.mapped_functions import sample_rng as sample_rng, stream_function as stream_function
+from .codecs.media import random_clips as random_clips
 from .compat import (
     FluidInterface as FluidInterface,
     FluidWrapper as FluidWrapper,
@@ -277,6 +278,7 @@ __all__ = [
     "pipe_cleaner",
     "pipelinefilter",
     "pytorch_weights_only",
+    "random_clips",
     "rename",
     "rename_keys",
     "repair_shards",

@@ -5,7 +5,8 @@
 * ``publish``: index files beside shards, or made while shards are read
 * ``lookup``: the index and the sample counts beside a shard; ``convert``: indexes of other tools to ours
 * ``sample_tables``: what a process needs to read only its own samples of a shard; ``member_lists``: from an index
-* ``indexed_shard``, ``indexed_dataset``: samples by number and by key; ``small_samples``: the usual ones by one read
+* ``indexed_shard``, ``indexed_dataset``: samples by number and by key; ``sample_fetch``: reads and proves one;
+  ``small_samples``: the usual ones by one read; ``video_clips``: parts of videos by ranges
 * ``formats``: our own, DALI, Energon, files-JSON; ``wids``: the published ``wids``
 
 The public names are loaded when they are first used.

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from webdataset.core.errors import NoShards, NoSuchSample, StaleIndex, UsageError, WebDatasetError
 from webdataset.core.fork_safety import ForkSafeLock
@@ -21,6 +21,9 @@ from webdataset.index.lookup import IndexSpec
 from webdataset.samples.grouping import Sample
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import ShardList
+
+if TYPE_CHECKING:
+    from webdataset.codecs.media.video_decode import Clip, FrameSize
 
 
 class IndexedDataset:
@@ -196,10 +199,49 @@ class IndexedDataset:
             StaleIndex: a shard is not the one that was indexed.
             SourceError: it cannot be read.
         """
+        first = self._first_ordinal(key)
+        return [self[ordinal] for ordinal in self.ordinals(key)] if all else self[first]
+
+    def clip(
+        self,
+        sample: int | str,
+        field: str,
+        start_seconds: float = 0.0,
+        stop_seconds: float | None = None,
+        *,
+        stride: int = 1,
+        size: "FrameSize" = None,
+    ) -> "Clip":
+        """Return the frames of a span of time of a video; of an MP4 or MOV file only their bytes are read.
+
+        Args:
+            sample: its number, or its key; where several have it, the first.
+            field: name of the field, such as ``"mp4"``.
+            start_seconds: the first frame shown at this time or later is the first.
+            stop_seconds: frames shown at this time or later are not in it; None means to the end.
+            stride: every n-th frame of these.
+            size: of the frames, (height, width) or the length of the shorter side; None leaves it.
+
+        Returns:
+            A clip: ``frames`` uint8[T, H, W, 3] and ``seconds`` float64[T], from the first frame of the video on.
+
+        Raises:
+            NoSuchSample: no sample has this number or key.
+            UsageError: the sample has no such field, or the video no frame in this time.
+            DecodingError: the video is damaged.
+            FieldTooLarge: the frames take more than ``WDS_MAX_MEDIA_BYTES``.
+            MissingExtra: PyAV is not installed.
+            StaleIndex: a shard is not the one that was indexed.
+            SourceError: it cannot be read.
+        """
+        place, within = self.locate(self._first_ordinal(sample) if isinstance(sample, str) else sample)
+        return self._shard(place).clip(within, field, start_seconds, stop_seconds, stride=stride, size=size)
+
+    def _first_ordinal(self, key: str) -> int:
         found = self.ordinals(key)
         if not found:
             raise NoSuchSample("no sample of the dataset has this key", key=key)
-        return [self[ordinal] for ordinal in found] if all else self[found[0]]
+        return found[0]
 
     def ordinals(self, key: str) -> list[int]:
         """Return the numbers of all samples that have a key; none where no sample has it.

@@ -2,40 +2,31 @@
 
 A shard is opened at the first access, and again in each process that it was sent to. Codecs are loaded when the first
 sample is decoded.
-
-Theory. A payload's header is the block before it. Its checksum, size and name are compared with the index at each
-access, so that an index which no longer fits is an error, never wrong bytes. The sum of 512 bytes comes from two Adler
-sums over 256 bytes each (exact: at most 65 280, below the modulus). Names in extended headers, and sparse members, are
-read by the stream's own scanner. Headers of an open source that were verified when it was indexed are not summed
-again: name, kind and size must still stand before the payload.
-
-Never gives bytes that are not proved to be the sample's.
 """
 
 import dataclasses
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, Literal, Self, overload
-from zlib import adler32
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from webdataset.core import errors
 from webdataset.core.errors import NoSuchSample, ShardChanged, UsageError, WebDatasetError
 from webdataset.core.fork_safety import ForkSafeLock
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import trim_traceback
 from webdataset.index.build import choose_reading
 from webdataset.index.convert import OffsetEntries, stale_error
-from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
+from webdataset.index.entries import SampleEntries, ShardIndex
 from webdataset.index.lookup import IndexSpec, check_index_spec, find_index
-from webdataset.index.small_samples import LARGE, open_small_samples
-from webdataset.samples.grouping import Sample, is_meta
-from webdataset.samples.links import LinkTargets
-from webdataset.samples.member_sizes import check_member_size
+from webdataset.index.sample_fetch import fetch_sample
+from webdataset.index.small_samples import open_small_samples
+from webdataset.samples.grouping import Sample
 from webdataset.samples.sample_reader import Reading
-from webdataset.storage.random_access import LocalRanges, RandomAccess, open_ranges
+from webdataset.storage.random_access import RandomAccess, open_ranges
 from webdataset.storage.streams import stream_identity
-from webdataset.tar.header import BLOCK, REGULAR, parse_number, path_prefix
-from webdataset.tar.scanner import TarScanner
+
+if TYPE_CHECKING:
+    from webdataset.codecs.media.video_decode import Clip, FrameSize
+    from webdataset.index.video_clips import VideoMembers
 
 Decode = bool | str | Sequence[Any] | Callable[[Sample], Sample] | None
 
@@ -64,219 +55,6 @@ def make_sample_decoder(decode: Decode, trust: str | None) -> Callable[[Sample],
     from webdataset.codecs.decoder import Decoder  # noqa: PLC0415  codecs are loaded when they are used
 
     return Decoder(handlers, trust=trust).decode
-
-
-_STEP = 1 << 20
-_OCTAL = frozenset(b"01234567")
-
-
-class UnprovenHeader(Exception):
-    """A header that cannot prove the entry by itself: the way through the scanner decides."""
-
-
-def fetch_sample(
-    index: ShardIndex, ordinal: int, ranges: RandomAccess, reading: Reading, fields: Container[str] | None = None
-) -> dict[str, Any]:
-    """Read one sample: ``__key__``, ``__url__`` and the fields' bytes, as the stream reader gives them.
-
-    Args:
-        index: of the shard.
-        ordinal: the sample's number, from 0.
-        ranges: the shard.
-        reading: the rules of reading.
-        fields: names of the fields to read; None reads all.
-
-    Raises:
-        StaleIndex: the shard is not the one that was indexed.
-        SourceError: it cannot be read.
-    """
-    entry = index.entries[ordinal]
-    chosen = entry.fields if fields is None else tuple(field for field in entry.fields if field.name in fields)
-    sample: dict[str, Any] = {"__key__": entry.key, "__url__": index.url}
-    try:
-        if ordinal in index.sparse or reading.rename_files is not None:
-            raise UnprovenHeader  # noqa: TRY301  one way out
-        if isinstance(ranges, LocalRanges) and ranges.walked and _reread_fields(chosen, ranges, sample):
-            return sample
-        payloads = _read_payloads(chosen, ranges)
-    except UnprovenHeader:
-        payloads = _scan_sample(index, ordinal, entry, ranges, reading)
-    for field in chosen:
-        sample[field.name] = payloads[field.offset]
-    return sample
-
-
-def _reread_fields(fields: Sequence[FieldEntry], ranges: LocalRanges, sample: dict[str, Any]) -> bool:
-    """Read fields whose headers were verified before, and put them into the sample; False where anything is unusual."""
-    if not fields:
-        return True
-    start, last = fields[0].offset - BLOCK, fields[-1]
-    if 0 <= last.offset + last.size - start <= LARGE:
-        return _reread_run(fields, ranges, sample)
-    run: list[FieldEntry] = []
-    for field in fields:
-        if run and field.offset + field.size - run[0].offset > LARGE:
-            if not _reread_run(run, ranges, sample):
-                return False
-            run = []
-        if field.size < LARGE:
-            run.append(field)
-        elif not _reread_large(field, ranges, sample):
-            return False
-    return not run or _reread_run(run, ranges, sample)
-
-
-def _reread_run(run: Sequence[FieldEntry], ranges: LocalRanges, sample: dict[str, Any]) -> bool:
-    start, size = run[0].offset - BLOCK, run[-1].offset + run[-1].size - run[0].offset + BLOCK
-    content = ranges.read_at(start, size) if start >= 0 else b""
-    if len(content) != size:
-        return False
-    for name, member, offset, size in run:
-        place = offset - start
-        if place < BLOCK or not _is_same_header(content, place - BLOCK, member, size):
-            return False
-        sample[name] = payload = content[place : place + size]
-        if len(payload) != size:
-            return False
-    return True
-
-
-def _reread_large(field: FieldEntry, ranges: LocalRanges, sample: dict[str, Any]) -> bool:
-    name, member, offset, size = field
-    header = ranges.read_at(offset - BLOCK, BLOCK) if offset >= BLOCK else b""
-    sample[name] = payload = ranges.read_at(offset, size)
-    return len(header) == BLOCK and _is_same_header(header, 0, member, size) and len(payload) == size
-
-
-def _is_same_header(content: bytes, place: int, member: str, size: int) -> bool:
-    """Tell whether the header at a place still has this name, size and kind, in the plainest of forms."""
-    return (
-        content.startswith(member.encode("utf-8", "surrogateescape") + b"\0", place)
-        and content.startswith(b"%011o\0" % size, place + 124)
-        and content[place + 156] in REGULAR
-        and not content[place + 345]
-    )
-
-
-def _read_payloads(fields: Sequence[FieldEntry], ranges: RandomAccess) -> dict[int, bytes]:
-    """Read fields with the headers before them, near ones together; return payloads by offset."""
-    payloads: dict[int, bytes] = {}
-    start = stop = 0
-    run: list[FieldEntry] = []
-    for field in sorted(fields, key=_offset_of):
-        if field.offset < BLOCK:
-            raise stale_error("a payload cannot stand before its header", field=field.member, offset=field.offset)
-        if run and field.offset - BLOCK - stop > ranges.latency_bytes:
-            _cut_payloads(ranges.read_at(start, stop - start), start, run, payloads)
-            run = []
-        if not run:
-            start = field.offset - BLOCK
-        run.append(field)
-        stop = field.offset + field.size
-    if run:
-        _cut_payloads(ranges.read_at(start, stop - start), start, run, payloads)
-    return payloads
-
-
-def _offset_of(field: FieldEntry) -> int:
-    return field.offset
-
-
-def _cut_payloads(content: bytes, start: int, run: list[FieldEntry], payloads: dict[int, bytes]) -> None:
-    for field in run:
-        place = field.offset - start
-        check_header(content[place - BLOCK : place], field)
-        payload = content[place : place + field.size]
-        if len(payload) != field.size:
-            raise stale_error(f"the shard ends before the end of {field.member!r}", offset=field.offset)
-        payloads[field.offset] = payload
-
-
-def check_header(block: bytes, field: FieldEntry) -> None:
-    """Compare the block before a payload with the index.
-
-    Raises:
-        StaleIndex: it is no header.
-        UnprovenHeader: it is one, but its name or size is another, which an extended header may explain.
-    """
-    whole = len(block) == BLOCK
-    stored = block[148:156]
-    text = stored.partition(b"\0")[0].strip()
-    total = (adler32(block[:256]) & 0xFFFF) + (adler32(block[256:]) & 0xFFFF) - 2 - sum(stored) + 256
-    octal = whole and bool(text) and _OCTAL.issuperset(text)
-    if not octal or int(text, 8) != total:
-        if octal and block[156] in REGULAR:
-            # a signed sum, or damage
-            raise UnprovenHeader
-        raise stale_error(
-            f"no header stands before byte {field.offset}", field=field.member, offset=field.offset - BLOCK
-        )
-    raw = field.member.encode("utf-8", "surrogateescape")
-    name = block[:100].partition(b"\0")[0]
-    if block[345]:
-        name = path_prefix(block) + name
-    sized = (
-        block[124:136] == b"%011o\0" % field.size or parse_number(block[124:136], "size", field.offset) == field.size
-    )
-    if name != raw or block[156] not in REGULAR or not sized:
-        raise UnprovenHeader
-
-
-def _scan_sample(
-    index: ShardIndex, ordinal: int, entry: SampleEntry, ranges: RandomAccess, reading: Reading
-) -> dict[int, bytes]:
-    """Read a sample as the stream reader does, from its first header on."""
-    scanner = TarScanner(reading.admit(), reading.limits)
-    scanner.offset, scanner.weigh = entry.offset, check_member_size
-    stop = _find_stop(index, ordinal, entry)
-    wanted = {field.member: field for field in entry.fields if field.offset > entry.offset}
-    last = reading.duplicates == "last"
-    payloads: dict[int, bytes] = {}
-    try:
-        while scanner.offset < stop and (last or len(payloads) < len(wanted)):
-            content = ranges.read_at(scanner.offset, min(scanner.want, stop - scanner.offset, _STEP))
-            if not content:
-                break
-            members = scanner.feed(content)
-            for name, payload, _ in members:
-                field = None if is_meta(name) else wanted.get(name)
-                if field is not None and (last or field.offset not in payloads):
-                    payloads[field.offset] = payload
-            if scanner.error is not None:
-                raise scanner.error
-    except errors.LimitExceeded:
-        raise
-    except WebDatasetError as error:
-        raise stale_error(f"no sample can be read at byte {entry.offset}: {error.message}", url=index.url,
-                          key=entry.key,
-                    offset=entry.offset) from error  # fmt: skip
-    _read_links(entry, ranges, reading, payloads)
-    for field in entry.fields:
-        if len(payloads.get(field.offset, b"")) != field.size or field.offset not in payloads:
-            raise stale_error(f"{field.member!r} of {field.size} bytes is not there", url=index.url, key=entry.key,
-                        offset=entry.offset)  # fmt: skip
-    return payloads
-
-
-def _read_links(entry: SampleEntry, ranges: RandomAccess, reading: Reading, payloads: dict[int, bytes]) -> None:
-    """Read what a sample's hard links lead to, before the sample; of an empty member, its end is the first header."""
-    targets = LinkTargets(ranges.read_at, reading.limits)
-    for field in entry.fields:
-        if field.offset not in payloads and field.offset <= entry.offset:
-            place = targets.place(field.member, entry.offset)
-            if place is not None and place.payload == field.offset:
-                payloads[field.offset] = targets.payload(place) or b""
-
-
-def _find_stop(index: ShardIndex, ordinal: int, entry: SampleEntry) -> int:
-    """Return where the next sample starts, or the last member ends."""
-    entries = index.entries
-    start = getattr(entries, "start", None)
-    if start is not None and ordinal + 1 < len(entries):
-        following: int = start(ordinal + 1)
-        if following > entry.offset:
-            return following
-    return index.end
 
 
 class IndexedShard:
@@ -327,6 +105,7 @@ class IndexedShard:
         self._opening = ForkSafeLock()
         self._read_small: Callable[[int], Sample | None] | None = None
         self.quick: Callable[[int], Sample | None] | None = None
+        self._videos: VideoMembers | None = None
 
     @property
     def index(self) -> ShardIndex:
@@ -425,13 +204,67 @@ class IndexedShard:
             self._decoder = make_sample_decoder(self.decode, self._reading.trust)
         return self._decoder(sample)
 
-    def _fetch(self, ordinal: int, fields: Container[str] | None) -> Sample:
-        """Return the bytes of one sample; arguments and errors are those of :meth:`read`."""
-        index = self.index
-        count = len(index.entries)
+    def clip(
+        self,
+        ordinal: int,
+        field: str,
+        start_seconds: float = 0.0,
+        stop_seconds: float | None = None,
+        *,
+        stride: int = 1,
+        size: "FrameSize" = None,
+    ) -> "Clip":
+        """Return the frames of a span of time of a video; of an MP4 or MOV file only their bytes are read.
+
+        Args:
+            ordinal: the sample's number; negative ones count from the end.
+            field: name of the field, such as ``"mp4"``.
+            start_seconds: the first frame shown at this time or later is the first.
+            stop_seconds: frames shown at this time or later are not in it; None means to the end.
+            stride: every n-th frame of these.
+            size: of the frames, (height, width) or the length of the shorter side; None leaves it.
+
+        Returns:
+            A clip: ``frames`` uint8[T, H, W, 3] and ``seconds`` float64[T], from the first frame of the video on.
+
+        Raises:
+            NoSuchSample: there is no such number.
+            UsageError: the sample has no such field, or the video no frame in this time.
+            DecodingError: the video is damaged.
+            FieldTooLarge: the frames take more than ``WDS_MAX_MEDIA_BYTES``.
+            MissingExtra: PyAV is not installed.
+            StaleIndex: the shard is not the one that was indexed.
+            SourceError: it cannot be read.
+        """
+        place = self._place(ordinal)
+        try:
+            members = self._videos or self._open_videos()
+            return members.find(place, field).clip(start_seconds, stop_seconds, stride=stride, size=size)
+        except WebDatasetError as error:
+            raise error.locate(url=self.url, key=self.index.entries[place].key, field=field)  # noqa: B904  the same error
+
+    def _open_videos(self) -> "VideoMembers":
+        from webdataset.index.video_clips import VideoMembers  # noqa: PLC0415  numpy is for videos only
+
+        plain = self._reading.rename_files is None
+        self._videos = VideoMembers(self.index, self._ranges or self._open(), self._fetch_field, plain=plain)
+        return self._videos
+
+    def _fetch_field(self, ordinal: int, field: str) -> bytes:
+        content: bytes = self._fetch(ordinal, (field,))[field]
+        return content
+
+    def _place(self, ordinal: int) -> int:
+        """Return a sample's number, counted from the beginning."""
+        count = len(self.index.entries)
         place = ordinal + count if ordinal < 0 else ordinal
         if not 0 <= place < count:
             raise NoSuchSample(f"there is no sample {ordinal}: the shard has {count}", url=self.url)
+        return place
+
+    def _fetch(self, ordinal: int, fields: Container[str] | None) -> Sample:
+        """Return the bytes of one sample; arguments and errors are those of :meth:`read`."""
+        index, place = self.index, self._place(ordinal)
         try:
             ranges = self._ranges or self._open()
             sample = fetch_sample(index, place, ranges, self._reading, fields)
@@ -499,7 +332,7 @@ class IndexedShard:
 
     def close(self) -> None:
         """Let go of the shard; it is opened again when it is asked again. A read in progress still ends well."""
-        self._ranges = self._read_small = self.quick = None
+        self._ranges = self._read_small = self.quick = self._videos = None
         if self._index is not None and isinstance(self._index.entries, OffsetEntries):
             self._index.entries.ranges = None
 
@@ -513,7 +346,8 @@ class IndexedShard:
         """Travel without what is open, with the index if it is known."""
         state = self.__dict__.copy()
         # another host has its own copy, with a time of its own
-        state.update(_ranges=None, _read_small=None, quick=None, _decoder=None, _ordinals=None, _identity=None)
+        state.update(_ranges=None, _read_small=None, quick=None, _decoder=None, _ordinals=None, _identity=None,
+                     _videos=None)  # fmt: skip
         entries = None if self._index is None else self._index.entries
         if isinstance(entries, OffsetEntries) or (isinstance(entries, SampleEntries) and entries.is_mapped):
             state["_index"] = None

@@ -30,8 +30,8 @@ from webdataset.core.redaction import redact
 from webdataset.index.build import RangeWalk
 from webdataset.index.convert import stale_error
 from webdataset.index.entries import FieldEntry, SampleEntry, ShardIndex
-from webdataset.index.indexed_shard import UnprovenHeader, check_header, fetch_sample
 from webdataset.index.lookup import find_index_beside
+from webdataset.index.sample_fetch import UnprovenHeader, check_header, fetch_sample
 from webdataset.samples.sample_reader import Reading
 from webdataset.tar.header import BLOCK
 from webdataset.viewer.shard_bytes import BlockCache, ByteSource, ReadStatistics, open_source

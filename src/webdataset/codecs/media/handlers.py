@@ -1,7 +1,7 @@
 """Handlers of video, audio and tensor fields, which decode only if named, as upstream's do.
 
 They give tensors (``torch_video``, ``torch_audio``), arrays (``audio``), videos that decode on demand (``video``), or
-clips (``video_clips``). The decoding modules are loaded with the first such field.
+clips (``video_clips``; at random places ``random_clips``). The decoding modules are loaded with the first such field.
 """
 
 import itertools
@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from webdataset.codecs.handlers import KeyHandler
 from webdataset.codecs.registry import BytesDecoder, LazyCodec
+from webdataset.core.errors import DecodingError, UsageError
 
 if TYPE_CHECKING:
+    import random
+
+    from webdataset.codecs.decoder import Sample
     from webdataset.codecs.media.video_decode import Clip
 
 
@@ -79,6 +83,83 @@ def video_clips(frames: int, **options: Any) -> MediaHandler:
         **options: ``stride``, ``step``, ``size``, ``partial``, ``limit``; see :class:`VideoClips`.
     """
     return MediaHandler(VIDEO_EXTENSIONS, VideoClips(frames, **options))
+
+
+class RandomClips:
+    """Cuts clips at random places out of a video field; made by :func:`random_clips`."""
+
+    def __init__(
+        self,
+        field: str,
+        frames: int,
+        *,
+        stride: int = 1,
+        count: int = 1,
+        size: int | tuple[int, int] | None = None,
+        partial: bool = False,
+    ) -> None:
+        if min(frames, stride, count) < 1:
+            raise UsageError(f"{count} clips of {frames} frames, stride {stride}: all must be at least 1")
+        self.field, self.frames, self.stride, self.count = field, frames, stride, count
+        self.size, self.partial = size, partial
+
+    def __call__(self, sample: "Sample", generator: "random.Random") -> "Sample":
+        """Return a sample with clips in place of its video.
+
+        Args:
+            sample: its field holds bytes, or what ``wds.video`` gives.
+            generator: the sample's own.
+        """
+        found = sample.get(self.field)
+        video = _video(found) if isinstance(found, bytes) else found
+        if video is None or not hasattr(video, "clips_at") or not hasattr(generator, "randrange"):
+            raise UsageError(
+                f"random_clips needs a field {self.field!r} and a generator of Python's: write "
+                f"dataset.map(wds.random_clips({self.field!r}, {self.frames}), rng=True)"
+            )
+        span, length = (self.frames - 1) * self.stride + 1, video.count_frames()
+        if length < span and not (self.partial and length):
+            raise DecodingError(
+                f"the video has {length} frames, and a clip spans {span}: pass partial=True for clips of fewer",
+                field=self.field,
+            )
+        starts = [generator.randrange(max(1, length - span + 1)) for _ in range(self.count)]
+        clips = video.clips_at(starts, self.frames, stride=self.stride, size=self.size)
+        return {**sample, self.field: clips}
+
+    def __repr__(self) -> str:
+        return f"RandomClips({self.field!r}, {self.frames}, stride={self.stride}, count={self.count})"
+
+
+def random_clips(
+    field: str,
+    frames: int,
+    *,
+    stride: int = 1,
+    count: int = 1,
+    size: int | tuple[int, int] | None = None,
+    partial: bool = False,
+) -> RandomClips:
+    """Return a function for ``dataset.map(..., rng=True)`` that cuts clips at random places out of a video field.
+
+    The places depend on the run's seed, the epoch and the sample's name alone, so they are the same on any number of
+    workers and after a resume. The field's value becomes a list of clips, in the order in which they were drawn; each
+    has ``frames`` uint8[T, H, W, 3] and ``seconds`` float64[T]. Only what a clip needs is decoded.
+
+    Args:
+        field: name of the field; it holds bytes, or what ``wds.video`` gives.
+        frames: frames in a clip.
+        stride: every n-th frame of the video is in the clip.
+        count: clips of each video; they may overlap.
+        size: of the frames, (height, width) or the length of the shorter side; None leaves it.
+        partial: of a video that is too short give clips of the frames that there are; else it is an error.
+
+    Raises:
+        UsageError: a number below 1; when it runs, no such field, or another generator than ``rng=True`` gives.
+        DecodingError: when it runs: the video is too short, or damaged.
+        MissingExtra: when it runs: PyAV is not installed.
+    """
+    return RandomClips(field, frames, stride=stride, count=count, size=size, partial=partial)
 
 
 _video = LazyCodec("media.video_decode", "Video")

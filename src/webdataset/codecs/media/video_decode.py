@@ -4,9 +4,12 @@ Frames are uint8[H, W, 3]. A :class:`Video` keeps the encoded bytes and decodes 
 the key frame before it. Times are in seconds from the video's first frame. Rotation marks are not applied.
 """
 
+import bisect
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +18,8 @@ import numpy.typing as npt
 from webdataset.codecs.images.decode import check_size
 from webdataset.codecs.media.audio_codec import decode_track
 from webdataset.codecs.media.container import check_decoded_size, open_container
+from webdataset.codecs.media.frame_seek import FrameScan, LostFrameError, decode_numbers, scan_frames
+from webdataset.codecs.media.frame_table import SLACK_SECONDS
 from webdataset.core.errors import DecodingError, UsageError
 
 if TYPE_CHECKING:
@@ -23,8 +28,8 @@ if TYPE_CHECKING:
 
 Frame = npt.NDArray[np.uint8]
 FrameSize = int | tuple[int, int] | None
-# seconds; times are quotients of whole numbers
-_SLACK = 1e-6
+# of all frames; to find the frames and to seek takes time, too
+_WORTH_SEEKING = 0.8
 # bytes set aside for a video that says how many frames it has
 _AT_ONCE = 256 << 20
 
@@ -58,11 +63,12 @@ class Video:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._facts: _VideoFacts | None = None
+        self._scan: tuple[FrameScan | None] | None = None
 
     def _read_facts(self) -> _VideoFacts:
         if self._facts is None:
             with open_container(self.data, "decoding video") as container:
-                stream = _find_video_stream(container)
+                stream = find_video_stream(container)
                 if stream.duration is None or stream.time_base is None:
                     length = (container.duration or 0) / 1e6
                 else:
@@ -134,7 +140,7 @@ class Video:
             raise UsageError(f"stride={stride} is no number of frames")
         for number, (seconds, frame) in enumerate(self._pictures(start_seconds, stop_seconds)):
             if number % stride == 0:
-                yield seconds, _frame_pixels(frame, size)
+                yield seconds, frame_pixels(frame, size)
 
     def frame_at(self, seconds: float) -> Frame:
         """Return the first frame shown at a time or later, uint8[H, W, 3].
@@ -155,7 +161,7 @@ class Video:
             FieldTooLarge: more than ``WDS_MAX_MEDIA_BYTES``.
             UsageError: there are no frames in this time.
         """
-        return _make_clip(list(_check_frame_sizes(self.frames(start_seconds, stop_seconds, stride=stride, size=size))))
+        return make_clip(list(check_frame_sizes(self.frames(start_seconds, stop_seconds, stride=stride, size=size))))
 
     def clips(
         self, frames: int, *, stride: int = 1, step: int | None = None, size: FrameSize = None, partial: bool = False
@@ -179,19 +185,93 @@ class Video:
         if min(frames, stride, step) < 1:
             raise UsageError(f"clips of {frames} frames, stride {stride}, step {step}: all must be at least 1")
         growing: dict[int, list[tuple[float, Frame]]] = {}
-        for number, (seconds, frame) in enumerate(self._pictures(0.0, None)):
+        for number, seconds, frame in self._numbered_frames(self._plan_clips(frames, stride, step, partial=partial)):
             if number % step == 0:
                 growing[number] = []
             wanted = [start for start in growing if (number - start) % stride == 0]
             if not wanted:
                 continue
-            entry = seconds, _frame_pixels(frame, size)
+            entry = seconds, frame_pixels(frame, size)
             for start in wanted:
                 growing[start].append(entry)
                 if len(growing[start]) == frames:
-                    yield _make_clip(growing.pop(start))
+                    yield make_clip(growing.pop(start))
         if partial:
-            yield from map(_make_clip, growing.values())
+            yield from map(make_clip, growing.values())
+
+    def clips_at(self, starts: Sequence[int], frames: int, *, stride: int = 1, size: FrameSize = None) -> list[Clip]:
+        """Return clips that begin at some frames; only what they need is decoded.
+
+        Args:
+            starts: numbers of the frames that clips begin with, from 0 on, in the order of showing.
+            frames: frames in a clip; the last clips have fewer where the video ends before.
+            stride: every n-th frame of the video is in the clip.
+            size: of the frames, (height, width) or the length of the shorter side; None leaves it.
+
+        Returns:
+            A clip for each start, in the same order.
+
+        Raises:
+            UsageError: a length or stride below 1, or a start where the video has no frame.
+            FieldTooLarge: more than ``WDS_MAX_MEDIA_BYTES``.
+        """
+        if min(frames, stride) < 1 or min(starts, default=0) < 0:
+            raise UsageError(f"clips of {frames} frames, stride {stride}, at {starts}: frames are counted from 0")
+        spans = [range(start, start + frames * stride, stride) for start in starts]
+        uses = Counter(itertools.chain.from_iterable(spans))
+        found: dict[int, tuple[float, Frame]] = {}
+        size_bytes = 0
+        for number, seconds, frame in self._numbered_frames(sorted(uses)):
+            if number in uses:
+                found[number] = seconds, frame_pixels(frame, size)
+                # it is copied into each clip
+                size_bytes += found[number][1].nbytes * (1 + uses[number])
+                check_decoded_size(size_bytes)
+            if len(found) == len(uses):
+                break
+        return [make_clip([found[number] for number in span if number in found]) for span in spans]
+
+    def count_frames(self) -> int:
+        """Return how many frames decoding gives: from the tables of the file, or else by decoding it."""
+        scan = self._scan_frames()
+        return sum(1 for _ in self._pictures(0.0, None)) if scan is None else len(scan.table)
+
+    def _scan_frames(self) -> FrameScan | None:
+        """Return where the frames are, or None where that is known only after decoding."""
+        if self._scan is None:
+            with open_container(self.data, "decoding video") as container:
+                self._scan = (scan_frames(container, find_video_stream(container)),)
+        return self._scan[0]
+
+    def _plan_clips(self, frames: int, stride: int, step: int, *, partial: bool) -> list[int] | None:
+        """Return the frames of clips that leave gaps; None: all frames are decoded anyway."""
+        span = (frames - 1) * stride + 1
+        scan = self._scan_frames() if step > span else None
+        if scan is None:
+            return None
+        count = len(scan.table)
+        starts = range(0, count if partial else max(0, count - span + 1), step)
+        numbers = [number for start in starts for number in range(start, min(start + span, count), stride)]
+        needed = sum(segment.stop - segment.start for segment in scan.table.plan_segments(numbers))
+        return numbers if needed < _WORTH_SEEKING * count else None
+
+    def _numbered_frames(self, numbers: list[int] | None) -> Iterator[tuple[int, float, "VideoFrame"]]:
+        """Yield frames with their numbers and times: some, where it is known where these are, or all."""
+        scan = None if numbers is None else self._scan_frames()
+        given = -1
+        if scan is not None and numbers is not None:
+            numbers = numbers[: bisect.bisect_left(numbers, len(scan.table))]
+            # where the tables promise more than the decoder gives, what it gives is counted
+            with suppress(LostFrameError), open_container(self.data, "decoding video") as container:
+                stream = find_video_stream(container)
+                for number, seconds, frame in decode_numbers(container, stream, scan, numbers):
+                    given = number
+                    check_size(frame.width, frame.height)
+                    yield number, seconds, frame
+                return
+        for number, (seconds, frame) in enumerate(self._pictures(0.0, None)):
+            if number > given:
+                yield number, seconds, frame
 
     def sound(
         self, start_seconds: float = 0.0, stop_seconds: float | None = None
@@ -211,24 +291,30 @@ class Video:
         """Yield PyAV's frames of a part, from the key frame before it, or from the beginning where that is needed."""
         if start > 0:
             with open_container(self.data, "decoding video") as container:
-                shown = _seek_frames(container, _find_video_stream(container), start)
+                shown = _seek_frames(container, find_video_stream(container), start)
                 if shown is not None:
                     yield from _take_between(shown, start, stop)
                     return
         with open_container(self.data, "decoding video") as container:
-            yield from _take_between(_decode_frames(container, _find_video_stream(container)), start, stop)
+            yield from _take_between(_decode_frames(container, find_video_stream(container)), start, stop)
 
     def __getstate__(self) -> bytes:
         return self.data
 
     def __setstate__(self, data: bytes) -> None:
-        self.data, self._facts = data, None
+        self.data, self._facts, self._scan = data, None, None
 
     def __repr__(self) -> str:
         return f"Video({len(self.data)} bytes)"
 
 
-def _find_video_stream(container: "InputContainer") -> "VideoStream":
+def find_video_stream(container: "InputContainer") -> "VideoStream":
+    """Return the first video track of a file.
+
+    Raises:
+        DecodingError: there is none, or none that ffmpeg knows.
+        FieldTooLarge: frames of more pixels than the limit.
+    """
     if not container.streams.video:
         raise DecodingError("the file has no video track")
     stream = container.streams.video[0]
@@ -262,7 +348,7 @@ def _seek_frames(
         first = next(shown, None)
     except (OSError, ValueError):
         return None
-    if first is None or first[0] > start + _SLACK or first[1].pts is None:
+    if first is None or first[0] > start + SLACK_SECONDS or first[1].pts is None:
         return None
     return itertools.chain([first], shown)
 
@@ -271,13 +357,19 @@ def _take_between(
     shown: Iterable[tuple[float, "VideoFrame"]], start: float, stop: float | None
 ) -> Iterator[tuple[float, "VideoFrame"]]:
     for seconds, frame in shown:
-        if stop is not None and seconds >= stop - _SLACK:
+        if stop is not None and seconds >= stop - SLACK_SECONDS:
             return
-        if seconds >= start - _SLACK:
+        if seconds >= start - SLACK_SECONDS:
             yield seconds, frame
 
 
-def _frame_pixels(frame: "VideoFrame", size: FrameSize) -> Frame:
+def frame_pixels(frame: "VideoFrame", size: FrameSize) -> Frame:
+    """Return a frame as uint8[H, W, 3].
+
+    Args:
+        frame: of PyAV.
+        size: (height, width) or the length of the shorter side; None leaves it.
+    """
     if size is None:
         height, width = frame.height, frame.width
     elif isinstance(size, int):
@@ -288,7 +380,12 @@ def _frame_pixels(frame: "VideoFrame", size: FrameSize) -> Frame:
     return frame.to_ndarray(format="rgb24", width=width, height=height)  # type: ignore[return-value]  # 8 bits
 
 
-def _check_frame_sizes(entries: Iterator[tuple[float, Frame]]) -> Iterator[tuple[float, Frame]]:
+def check_frame_sizes(entries: Iterator[tuple[float, Frame]]) -> Iterator[tuple[float, Frame]]:
+    """Yield frames with their times, until they take more memory than the limit.
+
+    Raises:
+        FieldTooLarge: more than ``WDS_MAX_MEDIA_BYTES``.
+    """
     size = 0
     for entry in entries:
         size += entry[1].nbytes
@@ -297,7 +394,12 @@ def _check_frame_sizes(entries: Iterator[tuple[float, Frame]]) -> Iterator[tuple
         yield entry
 
 
-def _make_clip(entries: list[tuple[float, Frame]]) -> Clip:
+def make_clip(entries: list[tuple[float, Frame]]) -> Clip:
+    """Return frames with their times as a clip.
+
+    Raises:
+        UsageError: there are none.
+    """
     if not entries:
         raise UsageError("the video has no frames in this time")
     return Clip(np.stack([frame for _, frame in entries]), np.array([seconds for seconds, _ in entries]))
@@ -319,7 +421,7 @@ def video_loads(data: bytes) -> tuple[Frame, npt.NDArray[np.float32], dict[str, 
     frames, sound = np.empty((0, 1, 1, 3), np.uint8), np.empty((1, 0), np.float32)
     with open_container(data, "decoding video") as container:
         if container.streams.video:
-            stream = _find_video_stream(container)
+            stream = find_video_stream(container)
             stream.thread_type = "AUTO"
             rates["video_fps"] = float(stream.average_rate or 0)
             frames = _decode_all(container, stream)
@@ -342,6 +444,6 @@ def _decode_all(container: "InputContainer", stream: "VideoStream") -> Frame:
         elif count == len(frames):
             check_decoded_size((count + 1) * math.prod(shape))
             frames = np.concatenate([frames, np.empty((max(4, count // 2), *shape), np.uint8)])
-        frames[count] = _frame_pixels(frame, shape[:2])
+        frames[count] = frame_pixels(frame, shape[:2])
         count += 1
     return frames if count == len(frames) else frames[:count].copy()
