@@ -102,6 +102,19 @@ class RangedVideo:
         whole = self._fetch(0, self._size)
         return _decode(lambda: Video(whole).clip(start_seconds, stop_seconds, stride=stride, size=size))
 
+    @property
+    def rotation_degrees(self) -> int | None:
+        """By how much the file says its frames are to be turned clockwise (they are not); None where that is not known.
+
+        Raises:
+            DecodingError: the video is damaged, or has no video track.
+        """
+        try:
+            self._tables = self._tables or self._open()
+        except _NeedsWhole:
+            return None
+        return self._tables.track.rotation_degrees
+
     def _clip_ranges(self, start: float, stop: float | None, stride: int, size: FrameSize) -> Clip:
         if self._tables is None:
             self._tables = self._open()
@@ -126,7 +139,7 @@ class RangedVideo:
             if at + HEADER_BYTES > self._size:
                 break
             # tables after the frames end the file: one read for all of it
-            ahead = min(self._size - at, 4 * self._probe) if tables is None else _MORE_BYTES
+            ahead = min(self._size - at, 4 * self._probe) if tables is None else 0
             head = self._read(at, min(LONG_HEADER_BYTES, self._size - at), ahead)
             box = read_box_header(head, at, self._size)
             at = box.stop
@@ -152,21 +165,21 @@ class RangedVideo:
             raise _NeedsWhole
         return self._read(box.begin, box.stop - box.begin)
 
-    def _read(self, at: int, size: int, ahead: int = _MORE_BYTES) -> bytes:
+    def _read(self, at: int, size: int, ahead: int = 0) -> bytes:
         """Return a few bytes, and keep some of those after them: what is read next may be there.
 
         Args:
             at: where they start.
             size: how many.
-            ahead: how many to request where they are not there.
+            ahead: how many to request where they are not there, or a few more than these.
         """
         begin, kept = self._window
         if begin <= at and at + size <= begin + len(kept):
             return kept[at - begin : at - begin + size]
         held = kept[at - begin :] if begin <= at < begin + len(kept) else b""
-        want = min(self._size - at, max(size, ahead))
+        want = min(self._size - at, max(size, ahead or min(_MORE_BYTES, self._probe)))
         content = held + self._fetch(at + len(held), want - len(held))
-        if len(content) <= max(4 * self._probe, _MORE_BYTES):
+        if len(content) <= 4 * self._probe:
             self._window = at, content
         return content[:size]
 
@@ -262,7 +275,9 @@ class _Tables:
         """
         if box.kind == b"sidx":
             places = read_segment_index(*_place_box(read_box(box), box), box.stop)
-            if places and places[-1].stop <= self._size:
+            if places:
+                if places[-1].stop > self._size:
+                    raise damaged_file_error(f"its fragments reach up to byte {places[-1].stop} of {self._size}")
                 self._places += places
                 return places[-1].stop
         elif box.kind == b"moof":
@@ -369,7 +384,7 @@ def _decode(decode: Callable[[], Clip]) -> Clip:
     """Return what a function gives; what PyAV raises becomes a ``DecodingError``."""
     try:
         return decode()
-    except WebDatasetError:
+    except (WebDatasetError, _NeedsWhole):
         raise
-    except (OSError, ValueError) as error:
+    except Exception as error:  # PyAV's errors are of many classes: whatever it raises is a failure of these bytes
         raise DecodingError(f"the frames could not be decoded: {describe_error(error)}") from error

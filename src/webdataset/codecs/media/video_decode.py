@@ -350,6 +350,9 @@ def _seek_frames(
         return None
     if first is None or first[0] > start + SLACK_SECONDS or first[1].pts is None:
         return None
+    # formats without an index lead to any frame, and what refers to frames before it is decoded to something else
+    if not first[1].key_frame:
+        return None
     return itertools.chain([first], shown)
 
 
