@@ -97,6 +97,7 @@ def test_remote_clips_read_little(tmp_path, large):
         assert dataset.clip("a", "mp4", 1.0, 1.2).frames.shape == (5, 96, 128, 3)
         samples = dataset.shards[0]._videos.find(0, "mp4")._tables.track.samples  # noqa: SLF001
         seconds = samples.times / 12_800 - samples.times.min() / 12_800
+        requests = []
         for start in (0.1, 2.0, 3.1, 4.5):
             server.asked.clear()
             before = server.sent
@@ -105,8 +106,10 @@ def test_remote_clips_read_little(tmp_path, large):
             first = np.flatnonzero(samples.is_key & (seconds <= start + 1e-6)).max()
             later = np.flatnonzero(samples.is_key & (seconds >= start + 0.2))
             needed = samples.sizes[first : later.min() if len(later) else None].sum()
-            assert len(server.asked) == 1
-            assert 0 < server.sent - before <= 1.3 * needed < len(large)
+            assert server.sent - before <= 1.3 * needed < len(large)
+            requests.append(len(server.asked))
+        # the beginning is among the first bytes that were read
+        assert requests == [0, 1, 1, 1]
 
 
 def same_as_whole(clip, data, start, stop):
