@@ -144,6 +144,12 @@ def change_edit(content: bytes, duration: int, start: int) -> bytes:
     return content[:at] + struct.pack(">II", duration, start) + content[at + 8 :]
 
 
+def make_live(content: bytes) -> bytes:
+    """Return a Matroska file whose segment does not state its size."""
+    at = content.index(b"\x18\x53\x80\x67") + 4
+    return content[:at] + b"\x01" + b"\xff" * 7 + content[at + 8 :]
+
+
 def turn(content: bytes) -> bytes:
     """Return an MP4 file that says it is to be turned by 90 degrees."""
     at = content.index(b"tkhd") + 44
@@ -175,6 +181,12 @@ FILES: dict[str, Callable[[], bytes]] = {
         make_video(options=OPEN_GOP, muxing="frag_keyframe+default_base_moof+delay_moov")
     ),
     "frame_fragments": lambda: make_video(options=OPEN_GOP, muxing="frag_every_frame+empty_moov"),
+    "mkv": lambda: make_video("matroska"),
+    "mkv_open_gop": lambda: make_video("matroska", options=OPEN_GOP),
+    "mkv_sound": lambda: make_video("matroska", sound=True),
+    "mkv_vfr": lambda: make_video("matroska", options=OPEN_GOP, milliseconds=_PAUSES),
+    "mkv_live": lambda: make_live(make_file("mkv")),
+    "webm": lambda: make_video("webm", "libvpx-vp9", {"g": "8", "lag-in-frames": "10"}),
     "hevc": lambda: make_video(
         codec="libx265", options={"x265-params": "keyint=8:min-keyint=8:open-gop=1:bframes=3:log-level=none"}
     ),

@@ -4,7 +4,8 @@
 ``video_encode`` encodes them; ``container`` opens files with PyAV and finds cut ones. ``frame_table`` says what to
 decode for some frames, ``frame_seek`` decodes them out of an open file. ``ranged_video`` decodes parts of a video of
 which only ranges are read: ``mp4_boxes``, ``mp4_samples`` and ``mp4_fragments`` read its tables, ``mp4_clip_file``
-writes a file of some frames. Only ``handlers`` is loaded before the first such field.
+writes a file of some frames; ``matroska_clusters`` does both for Matroska and WebM. Only ``handlers`` is loaded before
+the first such field.
 """
 
 from webdataset.codecs.media.handlers import (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 _RIFF = (b"RIFF", b"RIFX")
-_EBML = b"\x1aE\xdf\xa3"
+EBML_HEADER = b"\x1aE\xdf\xa3"
 # bytes; some programs count a header twice
 _SLACK = 64
 # what programs write that do not know the size beforehand, or more
@@ -37,7 +37,7 @@ def check_whole(data: bytes) -> None:
         end = 0 if stated >= _UNKNOWN_RIFF else stated - _SLACK
     elif data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
         end = _end_of_boxes(data)
-    elif data[:4] == _EBML:
+    elif data[:4] == EBML_HEADER:
         end = _end_of_elements(data)
     else:
         return
@@ -62,17 +62,17 @@ def _end_of_boxes(data: bytes) -> int:
 def _end_of_elements(data: bytes) -> int:
     """Return where the segment of a Matroska file ends (RFC 8794, 4 and 6); 0 where it is not stated."""
     at = 4
-    size, at = _read_number(data, at)
+    size, at = read_number(data, at)
     if size is None:
         return 0
     at += size
     if data[at : at + 4] != b"\x18S\x80g":
         return at
-    size, at = _read_number(data, at + 4)
+    size, at = read_number(data, at + 4)
     return 0 if size is None else at + size
 
 
-def _read_number(data: bytes, at: int) -> tuple[int | None, int]:
+def read_number(data: bytes, at: int) -> tuple[int | None, int]:
     """Read a number of variable length; return it (None: unknown) and where it ends."""
     if at >= len(data) or data[at] == 0:
         return None, at

@@ -17,6 +17,10 @@ Flags = npt.NDArray[np.bool_]
 SLACK_SECONDS = 1e-6
 
 
+class NeedsWholeError(Exception):
+    """A video of which a part is decoded only from all of its bytes."""
+
+
 class Segment(NamedTuple):
     """Frames to decode one after another, from a key frame on.
 

@@ -7,10 +7,13 @@ small file, which PyAV decodes. Its frames are those that decoding the whole fil
 Fragmented files have a table for each fragment. Where an index (``sidx``) says when the fragments begin, only the
 tables of those near the part are read; else all of them, at the first part.
 
+In Matroska and WebM files the index says in which cluster each key frame is; clusters are copied as they are.
+
 A video of any other kind, and one whose tables leave a question open, is read and decoded whole.
 """
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -19,8 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from webdataset.codecs.images.decode import check_size
-from webdataset.codecs.media.container import open_container
-from webdataset.codecs.media.frame_table import FrameTable, Segment
+from webdataset.codecs.media.container import EBML_HEADER, open_container
+from webdataset.codecs.media.frame_table import FrameTable, NeedsWholeError, Segment
+from webdataset.codecs.media.matroska_clusters import MatroskaTables
 from webdataset.codecs.media.mp4_boxes import (
     HEADER_BYTES,
     LONG_HEADER_BYTES,
@@ -55,10 +59,6 @@ _MORE_BYTES = 4 << 10
 _MOST_WASTE = 1.3
 
 
-class _NeedsWhole(Exception):
-    """The video is of a kind that is decoded from all of its bytes."""
-
-
 class RangedVideo:
     """One video, of which ranges can be read. May be used by several threads.
 
@@ -71,8 +71,8 @@ class RangedVideo:
 
     def __init__(self, read_at: ReadRange, size_bytes: int, *, probe_bytes: int = 64 << 10, head: bytes = b"") -> None:
         self._read_at, self._size, self._probe = read_at, size_bytes, probe_bytes
-        self._window = 0, head
-        self._tables: _Tables | None = None
+        self._head, self._window = head, (0, b"")
+        self._tables: _Tables | MatroskaTables | None = None
         self._is_whole = False
 
     def clip(
@@ -97,7 +97,7 @@ class RangedVideo:
         try:
             if not self._is_whole:
                 return self._clip_ranges(start_seconds, stop_seconds, stride, size)
-        except _NeedsWhole:
+        except NeedsWholeError:
             self._is_whole = True
         whole = self._fetch(0, self._size)
         return _decode(lambda: Video(whole).clip(start_seconds, stop_seconds, stride=stride, size=size))
@@ -110,29 +110,45 @@ class RangedVideo:
             DecodingError: the video is damaged, or has no video track.
         """
         try:
-            self._tables = self._tables or self._open()
-        except _NeedsWhole:
+            tables = self._tables = self._tables or self._open()
+        except NeedsWholeError:
             return None
-        return self._tables.track.rotation_degrees
+        return tables.track.rotation_degrees if isinstance(tables, _Tables) else None
 
     def _clip_ranges(self, start: float, stop: float | None, stride: int, size: FrameSize) -> Clip:
-        if self._tables is None:
-            self._tables = self._open()
-        part = self._tables.select(start, stop, self._read)
-        segments = part.table.plan_segments(part.table.numbers_between(start, stop, stride))
-        payloads = self._read_segments(part.samples, segments)
-        file_type, track = self._tables.file_type, self._tables.track
+        tables = self._tables = self._tables or self._open()
+        if isinstance(tables, MatroskaTables):
+            found = tables.select(start, stop)
+            segments = found.table.plan_segments(found.table.numbers_between(start, stop, stride))
+            files: Iterator[ClipFile] = itertools.repeat(ClipFile(found.content, 0), len(segments))
+            table, is_first = found.table, found.is_first
+        else:
+            part = tables.select(start, stop, self._read)
+            segments = part.table.plan_segments(part.table.numbers_between(start, stop, stride))
+            payloads = self._read_segments(part.samples, segments)
+            files = itertools.starmap(
+                functools.partial(_make_file, tables.file_type, tables.track, part),
+                zip(segments, payloads, strict=True),
+            )
+            table, is_first = part.table, part.is_first
 
         def decode_segments() -> Iterator[tuple[float, Frame]]:
-            for segment, payload in zip(segments, payloads, strict=True):
-                yield from _decode_segment(part, segment, _make_file(file_type, track, part, segment, payload), size)
+            for segment, file in zip(segments, files, strict=True):
+                yield from _decode_segment(table, segment, file, size, is_first=is_first)
 
         return _decode(lambda: make_clip(list(check_frame_sizes(decode_segments()))))
 
-    def _open(self) -> "_Tables":
+    def _open(self) -> "_Tables | MatroskaTables":
+        """Read what the file says of where its frames lie."""
+        head = self._read(0, min(LONG_HEADER_BYTES, self._size), self._probe)
+        if head[:4] == EBML_HEADER:
+            return MatroskaTables(self._read, self._fetch, self._size)
+        if head[4:8] not in _FIRST_BOXES:
+            raise NeedsWholeError
+        return self._open_boxes()
+
+    def _open_boxes(self) -> "_Tables":
         """Read the tables of the video, from the boxes that stand one after another in it."""
-        if self._read(0, min(LONG_HEADER_BYTES, self._size), self._probe)[4:8] not in _FIRST_BOXES:
-            raise _NeedsWhole
         tables = None
         file_type, at = b"", 0
         for _ in range(_MOST_OUTER_BOXES):
@@ -148,21 +164,21 @@ class RangedVideo:
             elif box.kind == b"moov" and tables is None:
                 track = read_track(*_place_box(self._read_box(box), box))
                 if track is None:
-                    raise _NeedsWhole
+                    raise NeedsWholeError
                 tables = _Tables(file_type, track, self._size)
                 if track.defaults is None:
                     return tables
             elif tables is not None:
                 at = tables.add_box(box, self._read_box) or at
         else:
-            raise _NeedsWhole
+            raise NeedsWholeError
         if tables is None:
             raise damaged_file_error("it has no box b'moov'")
         return tables
 
     def _read_box(self, box: Box) -> bytes:
         if box.stop - box.begin > _MOST_TABLE_BYTES:
-            raise _NeedsWhole
+            raise NeedsWholeError
         return self._read(box.begin, box.stop - box.begin)
 
     def _read(self, at: int, size: int, ahead: int = 0) -> bytes:
@@ -173,18 +189,34 @@ class RangedVideo:
             size: how many.
             ahead: how many to request where they are not there, or a few more than these.
         """
-        begin, kept = self._window
-        if begin <= at and at + size <= begin + len(kept):
-            return kept[at - begin : at - begin + size]
-        held = kept[at - begin :] if begin <= at < begin + len(kept) else b""
+        near = self._find_near(at, size)
+        if near is not None:
+            return near
+        held = b""
+        for begin, kept in ((0, self._head), self._window):
+            if begin <= at < begin + len(kept) and len(kept) - (at - begin) > len(held):
+                held = kept[at - begin :]
         want = min(self._size - at, max(size, ahead or min(_MORE_BYTES, self._probe)))
         content = held + self._fetch(at + len(held), want - len(held))
         if len(content) <= 4 * self._probe:
-            self._window = at, content
+            if at:
+                self._window = at, content
+            else:
+                self._head = content
         return content[:size]
 
+    def _find_near(self, at: int, size: int) -> bytes | None:
+        """Return a range that was read before, or None."""
+        for begin, kept in ((0, self._head), self._window):
+            if begin <= at and at + size <= begin + len(kept):
+                return kept[at - begin : at - begin + size]
+        return None
+
     def _fetch(self, at: int, size: int) -> bytes:
-        content = self._read_at(at, size)
+        if size < 0 or at + size > self._size:
+            raise DecodingError(f"the video is damaged: it leads to bytes {at} to {at + size} of {self._size}")
+        near = self._find_near(at, size)
+        content = self._read_at(at, size) if near is None else near
         if len(content) < size:
             raise DecodingError(f"the video is cut short: {len(content)} of {size} bytes are there from byte {at} on")
         return content
@@ -203,7 +235,7 @@ class RangedVideo:
         is_first[bridged + 1] = False
         first = np.flatnonzero(is_first)
         spans = [
-            (int(starts[low]), self._fetch_near(int(starts[low]), int(ends[high - 1] - starts[low])))
+            (int(starts[low]), self._fetch(int(starts[low]), int(ends[high - 1] - starts[low])))
             for low, high in itertools.pairwise([*first.tolist(), len(wanted)])
         ]
         places = [start for start, _ in spans]
@@ -216,15 +248,6 @@ class RangedVideo:
                 frames.append(content[offset - start : offset - start + size])
             payloads.append(b"".join(frames))
         return payloads
-
-    def _fetch_near(self, at: int, size: int) -> bytes:
-        """Read a range, or take it from what is kept."""
-        begin, kept = self._window
-        return (
-            kept[at - begin : at - begin + size]
-            if begin <= at and at + size <= begin + len(kept)
-            else self._fetch(at, size)
-        )
 
 
 class _NearbyFrames(NamedTuple):
@@ -255,11 +278,11 @@ class _Tables:
         times, edit = samples.times, self.track.edit
         # frames are told apart by their times
         if not len(times) or len(np.unique(times)) < len(times):
-            raise _NeedsWhole
+            raise NeedsWholeError
         shown = None if edit is None else (times >= edit[0]) & (times < edit[1])
         if first is None:
             if shown is not None and not shown.any():
-                raise _NeedsWhole
+                raise NeedsWholeError
             first = int(times[0] if shown is None else times[shown].min())
         return _NearbyFrames(samples, FrameTable(times, samples.is_key, shown, first, self.track.ticks), is_first)
 
@@ -291,7 +314,7 @@ class _Tables:
     def _read_fragment(self, box: Box, read_box: Callable[[Box], bytes]) -> MediaSamples:
         samples = read_fragment(*_place_box(read_box(box), box), box.begin, self.track)
         if samples is None:
-            raise _NeedsWhole
+            raise NeedsWholeError
         return samples
 
     def select(self, start: float, stop: float | None, read: ReadRange) -> _NearbyFrames:
@@ -305,11 +328,11 @@ class _Tables:
         if self._whole is not None:
             return self._whole
         if not self._places:
-            raise _NeedsWhole
+            raise NeedsWholeError
         beginning = self._load(0, read)
         edit = self.track.edit
         if not len(beginning.times) or (edit is not None and edit[0] > beginning.times.min()):
-            raise _NeedsWhole
+            raise NeedsWholeError
         first, ticks, last = int(beginning.times[0]), self.track.ticks, len(self._places) - 1
         seconds = [place.seconds - self._places[0].seconds for place in self._places]
         low = max(0, bisect.bisect_right(seconds, start) - 1)
@@ -324,7 +347,7 @@ class _Tables:
             high += 1
         samples = join_tables([self._load(number, read) for number in range(low, high + 1)])
         if len(samples.times) > MOST_SAMPLES:
-            raise _NeedsWhole
+            raise NeedsWholeError
         return self._make_part(samples, first, is_first=low == 0)
 
     def _load(self, number: int, read: ReadRange) -> MediaSamples:
@@ -359,15 +382,14 @@ def _make_file(file_type: bytes, track: Track, part: _NearbyFrames, segment: Seg
     samples = part.samples.cut(segment.start, segment.stop)
     steps, shifts = np.diff(samples.decode_times), samples.times - samples.decode_times
     if steps.min(initial=0) < 0 or steps.max(initial=0) >= MOST_STEP or np.ptp(shifts) >= MOST_SHIFT:
-        raise _NeedsWhole
+        raise NeedsWholeError
     return make_clip_file(file_type, track, samples, payload)
 
 
 def _decode_segment(
-    part: _NearbyFrames, segment: Segment, file: ClipFile, size: FrameSize
+    table: FrameTable, segment: Segment, file: ClipFile, size: FrameSize, *, is_first: bool
 ) -> Iterator[tuple[float, Frame]]:
     """Yield the wanted frames of one segment, with their times in the whole video."""
-    table = part.table
     wanted = {int(table.times[table.order[number]]): number for number in segment.numbers}
     with open_container(file.content, "decoding video") as container:
         for frame in container.decode(find_video_stream(container)):
@@ -376,15 +398,15 @@ def _decode_segment(
                 check_size(frame.width, frame.height)
                 yield float(table.seconds[number]), frame_pixels(frame, size)
     # from the first frame of the video on, the whole gives no more
-    if wanted and not (part.is_first and segment.start == 0):
-        raise _NeedsWhole
+    if wanted and not (is_first and segment.start == 0):
+        raise NeedsWholeError
 
 
 def _decode(decode: Callable[[], Clip]) -> Clip:
     """Return what a function gives; what PyAV raises becomes a ``DecodingError``."""
     try:
         return decode()
-    except (WebDatasetError, _NeedsWhole):
+    except (WebDatasetError, NeedsWholeError):
         raise
     except Exception as error:  # PyAV's errors are of many classes: whatever it raises is a failure of these bytes
         raise DecodingError(f"the frames could not be decoded: {describe_error(error)}") from error
