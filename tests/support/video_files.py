@@ -39,7 +39,7 @@ def make_video(
         kind: container.
         codec: of the frames.
         options: of the codec.
-        muxing: ffmpeg's ``movflags``.
+        muxing: ffmpeg's ``movflags``, or another option of the container as ``name=value``.
         milliseconds: when each frame is shown; None: 25 a second.
         sound: interleave a track of sound.
     """
@@ -47,7 +47,8 @@ def make_video(
 
     base = Fraction(1, 1000 if milliseconds else RATE)
     stream = io.BytesIO()
-    with av.open(stream, "w", format=kind, options={"movflags": muxing} if muxing else {}) as file:
+    name, _, value = muxing.rpartition("=")
+    with av.open(stream, "w", format=kind, options={name or "movflags": value} if muxing else {}) as file:
         track: Any = file.add_stream(codec, rate=RATE, options=dict(options))
         track.width, track.height, track.pix_fmt, track.codec_context.time_base = 64, 48, "yuv420p", base
         audio: Any = file.add_stream("aac", rate=48_000, layout="stereo") if sound else None
@@ -185,6 +186,10 @@ FILES: dict[str, Callable[[], bytes]] = {
     "mkv_open_gop": lambda: make_video("matroska", options=OPEN_GOP),
     "mkv_sound": lambda: make_video("matroska", sound=True),
     "mkv_vfr": lambda: make_video("matroska", options=OPEN_GOP, milliseconds=_PAUSES),
+    "mkv_index_first": lambda: make_video("matroska", options=OPEN_GOP, muxing="reserve_index_space=2000"),
+    "mkv_hevc": lambda: make_video(
+        "matroska", "libx265", {"x265-params": "keyint=8:min-keyint=8:open-gop=1:bframes=3:log-level=none"}
+    ),
     "mkv_live": lambda: make_live(make_file("mkv")),
     "webm": lambda: make_video("webm", "libvpx-vp9", {"g": "8", "lag-in-frames": "10"}),
     "hevc": lambda: make_video(

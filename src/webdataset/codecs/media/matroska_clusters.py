@@ -158,20 +158,15 @@ class MatroskaTables:
         for kind in (_INFO, _TRACKS):
             if kind not in parts:
                 raise _damaged_error("headers are missing")
-        self._headers = b"".join(
-            [
-                read(0, head.stop),
-                _SEGMENT.to_bytes(4, "big"),
-                _OPEN_SIZE,
-                *(read(parts[kind].begin, parts[kind].stop - parts[kind].begin) for kind in (_INFO, _TRACKS)),
-            ]
-        )
-        info = self._read_content(parts[_INFO])
+        head_bytes, info_bytes, track_bytes = (self._read_whole(part) for part in (head, parts[_INFO], parts[_TRACKS]))
+        segment = _SEGMENT.to_bytes(4, "big") + _OPEN_SIZE
+        self._headers = b"".join([head_bytes, segment, info_bytes, track_bytes])
+        info = info_bytes[parts[_INFO].start - parts[_INFO].begin :]
         scale = _read_fields(info, (_TIMESTAMP_SCALE,)).get(_TIMESTAMP_SCALE, 1_000_000)
         if scale == 0 or _NANOSECONDS % scale:
             raise NeedsWholeError
         self.ticks = _NANOSECONDS // scale
-        self._track = _find_video_track(self._read_content(parts[_TRACKS]))
+        self._track = _find_video_track(track_bytes[parts[_TRACKS].start - parts[_TRACKS].begin :])
         self._cues = self._read_cues(parts)
         first = next(self._blocks(read, first_cluster, size_bytes), None)
         if first is None or not self._cues:
@@ -216,10 +211,13 @@ class MatroskaTables:
                     return self._segment.start + fields.get(_SEEK_POSITION, 0)
         return None
 
-    def _read_content(self, element: Element, most: int = _MOST_HEADER_BYTES) -> bytes:
-        if element.stop - element.start > most:
+    def _read_whole(self, element: Element, most: int = _MOST_HEADER_BYTES) -> bytes:
+        if element.stop - element.begin > most:
             raise NeedsWholeError
-        return self._read(element.start, element.stop - element.start)
+        return self._read(element.begin, element.stop - element.begin)
+
+    def _read_content(self, element: Element, most: int = _MOST_HEADER_BYTES) -> bytes:
+        return self._read_whole(element, most)[element.start - element.begin :]
 
     def _read_cues(self, parts: dict[int, Element]) -> list[Cue]:
         """Return the key frames of the track by the index, in the order of showing."""

@@ -60,7 +60,9 @@ def check_parts(video, whole):
 
 def encoder_is_there(name):
     """Tell whether this build of ffmpeg makes a file."""
-    return {"hevc": "libx265", "vp9": "libvpx-vp9", "webm": "libvpx-vp9"}.get(name, "libx264") in av.codecs_available
+    return {"hevc": "libx265", "mkv_hevc": "libx265", "vp9": "libvpx-vp9", "webm": "libvpx-vp9"}.get(
+        name, "libx264"
+    ) in av.codecs_available
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -74,7 +76,7 @@ def test_parts_are_those_of_the_whole_decode(name):
     check_parts(source.open(), whole)
     source.read.clear()
     source.open().clip(0.5, 0.6)
-    if name not in ("one_gop", "frame_fragments"):
+    if name not in ("one_gop", "frame_fragments", "mkv_hevc"):
         assert sum(size for _, size in source.read) < len(source.content)
 
 
@@ -104,6 +106,26 @@ def test_bytes_are_those_of_the_needed_frames(name):
         assert sum(size for _, size in source.read) <= 1.3 * needed + slack
         if not slack:
             assert len(source.read) <= (6 if name == "sound" else 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["open_gop", "vfr", "fragments", "sidx", "frame_fragments", "mkv_open_gop", "mkv_vfr", "mkv_hevc", "webm"]
+)
+def test_spans_that_begin_and_end_at_any_frame(name):
+    """Wherever a span begins and ends, at a key frame, before or after it, its frames are those of the whole."""
+    if not encoder_is_there(name):
+        pytest.skip(f"no encoder for {name}")
+    source = Source(make_file(name))
+    whole = list(Video(source.content).frames())
+    video = source.open()
+    times = [seconds for seconds, _ in whole]
+    for start in range(len(times)):
+        for stop in (start + 1, start + 7):
+            for edge in (times[stop] if stop < len(times) else None, times[min(stop, len(times) - 1)] + 0.004):
+                frames = expected(whole, times[start], edge, 1)
+                clip = video.clip(times[start], edge)
+                assert clip.seconds.tolist() == [seconds for seconds, _ in frames]
+                assert np.array_equal(clip.frames, np.stack([frame for _, frame in frames]))
 
 
 def test_tables_take_two_requests():
