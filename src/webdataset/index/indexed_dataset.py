@@ -212,7 +212,7 @@ class IndexedDataset:
         stride: int = 1,
         size: "FrameSize" = None,
     ) -> "Clip":
-        """Return the frames of a span of time of a video; only their bytes are read, where its tables say where they are.
+        """Return the frames of a span of time of a video; only their bytes are read, if its tables say where they are.
 
         Args:
             sample: its number, or its key; where several have it, the first.

@@ -214,7 +214,7 @@ class IndexedShard:
         stride: int = 1,
         size: "FrameSize" = None,
     ) -> "Clip":
-        """Return the frames of a span of time of a video; only their bytes are read, where its tables say where they are.
+        """Return the frames of a span of time of a video; only their bytes are read, if its tables say where they are.
 
         Args:
             ordinal: the sample's number; negative ones count from the end.

@@ -38,11 +38,11 @@ from webdataset.codecs.media.mp4_samples import MOST_SAMPLES, MOST_SHIFT, MOST_S
 from webdataset.codecs.media.video_decode import (
     Clip,
     Frame,
+    FrameConverter,
     FrameSize,
     Video,
     check_frame_sizes,
     find_video_stream,
-    frame_pixels,
     make_clip,
 )
 from webdataset.core.errors import DecodingError, UsageError, WebDatasetError, describe_error
@@ -390,13 +390,14 @@ def _decode_segment(
     table: FrameTable, segment: Segment, file: ClipFile, size: FrameSize, *, is_first: bool
 ) -> Iterator[tuple[float, Frame]]:
     """Yield the wanted frames of one segment, with their times in the whole video."""
+    convert = FrameConverter().convert
     wanted = {int(table.times[table.order[number]]): number for number in segment.numbers}
     with open_container(file.content, "decoding video") as container:
         for frame in container.decode(find_video_stream(container)):
             number = None if frame.pts is None else wanted.pop(frame.pts + file.start_time, None)
             if number is not None:
                 check_size(frame.width, frame.height)
-                yield float(table.seconds[number]), frame_pixels(frame, size)
+                yield float(table.seconds[number]), convert(frame, size)
     # from the first frame of the video on, the whole gives no more
     if wanted and not (is_first and segment.start == 0):
         raise NeedsWholeError

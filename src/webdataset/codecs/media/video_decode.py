@@ -25,6 +25,7 @@ from webdataset.core.errors import DecodingError, UsageError
 if TYPE_CHECKING:
     from av import VideoFrame, VideoStream
     from av.container import InputContainer
+    from av.video.reformatter import VideoReformatter
 
 Frame = npt.NDArray[np.uint8]
 FrameSize = int | tuple[int, int] | None
@@ -138,9 +139,10 @@ class Video:
         """
         if stride < 1:
             raise UsageError(f"stride={stride} is no number of frames")
+        convert = FrameConverter().convert
         for number, (seconds, frame) in enumerate(self._pictures(start_seconds, stop_seconds)):
             if number % stride == 0:
-                yield seconds, frame_pixels(frame, size)
+                yield seconds, convert(frame, size)
 
     def frame_at(self, seconds: float) -> Frame:
         """Return the first frame shown at a time or later, uint8[H, W, 3].
@@ -185,13 +187,14 @@ class Video:
         if min(frames, stride, step) < 1:
             raise UsageError(f"clips of {frames} frames, stride {stride}, step {step}: all must be at least 1")
         growing: dict[int, list[tuple[float, Frame]]] = {}
+        convert = FrameConverter().convert
         for number, seconds, frame in self._numbered_frames(self._plan_clips(frames, stride, step, partial=partial)):
             if number % step == 0:
                 growing[number] = []
             wanted = [start for start in growing if (number - start) % stride == 0]
             if not wanted:
                 continue
-            entry = seconds, frame_pixels(frame, size)
+            entry = seconds, convert(frame, size)
             for start in wanted:
                 growing[start].append(entry)
                 if len(growing[start]) == frames:
@@ -220,10 +223,10 @@ class Video:
         spans = [range(start, start + frames * stride, stride) for start in starts]
         uses = Counter(itertools.chain.from_iterable(spans))
         found: dict[int, tuple[float, Frame]] = {}
-        size_bytes = 0
+        convert, size_bytes = FrameConverter().convert, 0
         for number, seconds, frame in self._numbered_frames(sorted(uses)):
             if number in uses:
-                found[number] = seconds, frame_pixels(frame, size)
+                found[number] = seconds, convert(frame, size)
                 # it is copied into each clip
                 size_bytes += found[number][1].nbytes * (1 + uses[number])
                 check_decoded_size(size_bytes)
@@ -366,21 +369,32 @@ def _take_between(
             yield seconds, frame
 
 
-def frame_pixels(frame: "VideoFrame", size: FrameSize) -> Frame:
-    """Return a frame as uint8[H, W, 3].
+class FrameConverter:
+    """Makes arrays of successive frames; keeps what it set up for their size."""
 
-    Args:
-        frame: of PyAV.
-        size: (height, width) or the length of the shorter side; None leaves it.
-    """
-    if size is None:
-        height, width = frame.height, frame.width
-    elif isinstance(size, int):
-        scale = size / min(frame.height, frame.width)
-        height, width = max(1, math.floor(frame.height * scale + 0.5)), max(1, math.floor(frame.width * scale + 0.5))
-    else:
-        height, width = size
-    return frame.to_ndarray(format="rgb24", width=width, height=height)  # type: ignore[return-value]  # 8 bits
+    def __init__(self) -> None:
+        self._reformatter: VideoReformatter | None = None
+
+    def convert(self, frame: "VideoFrame", size: FrameSize) -> Frame:
+        """Return a frame as uint8[H, W, 3].
+
+        Args:
+            frame: of PyAV.
+            size: (height, width) or the length of the shorter side; None leaves it.
+        """
+        if self._reformatter is None:
+            from av.video.reformatter import VideoReformatter  # noqa: PLC0415  the frame is PyAV's: it is loaded
+
+            self._reformatter = VideoReformatter()
+        if size is None:
+            height, width = frame.height, frame.width
+        elif isinstance(size, int):
+            scale = size / min(frame.height, frame.width)
+            height, width = (max(1, math.floor(side * scale + 0.5)) for side in (frame.height, frame.width))
+        else:
+            height, width = size
+        picture = self._reformatter.reformat(frame, width=width, height=height, format="rgb24")
+        return picture.to_ndarray()  # type: ignore[return-value]  # 8 bits
 
 
 def check_frame_sizes(entries: Iterator[tuple[float, Frame]]) -> Iterator[tuple[float, Frame]]:
@@ -438,7 +452,7 @@ def video_loads(data: bytes) -> tuple[Frame, npt.NDArray[np.float32], dict[str, 
 def _decode_all(container: "InputContainer", stream: "VideoStream") -> Frame:
     """Decode all frames into one array that grows where the file does not say how many there are."""
     frames = np.empty((0, 1, 1, 3), np.uint8)
-    count = 0
+    count, convert = 0, FrameConverter().convert
     for _, frame in _decode_frames(container, stream):
         if count == 0:
             shape = frame.height, frame.width, 3
@@ -447,6 +461,6 @@ def _decode_all(container: "InputContainer", stream: "VideoStream") -> Frame:
         elif count == len(frames):
             check_decoded_size((count + 1) * math.prod(shape))
             frames = np.concatenate([frames, np.empty((max(4, count // 2), *shape), np.uint8)])
-        frames[count] = frame_pixels(frame, shape[:2])
+        frames[count] = convert(frame, shape[:2])
         count += 1
     return frames if count == len(frames) else frames[:count].copy()
