@@ -12,7 +12,7 @@ import numpy as np
 FRAMES = 40
 RATE = 25
 # with key frames that others refer beyond: the frames after them in the file are shown before them
-OPEN_GOP = {"g": "8", "bf": "2", "x264-params": "open-gop=1:scenecut=0:keyint=8:min-keyint=8"}
+OPEN_GOP = {"g": "8", "bf": "2", "x264-params": "open-gop=1:scenecut=0:keyint=8:min-keyint=8:b-adapt=0"}
 CLOSED_GOP = {"g": "8", "bf": "2"}
 
 
@@ -182,6 +182,9 @@ FILES: dict[str, Callable[[], bytes]] = {
         make_video(options=OPEN_GOP, muxing="frag_keyframe+default_base_moof+delay_moov")
     ),
     "frame_fragments": lambda: make_video(options=OPEN_GOP, muxing="frag_every_frame+empty_moov"),
+    "negative_fragments": lambda: make_video(
+        options=OPEN_GOP, muxing="frag_every_frame+empty_moov+negative_cts_offsets"
+    ),
     "mkv": lambda: make_video("matroska"),
     "mkv_open_gop": lambda: make_video("matroska", options=OPEN_GOP),
     "mkv_sound": lambda: make_video("matroska", sound=True),

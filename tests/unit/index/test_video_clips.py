@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from support.video_files import draw_frames, make_file
+from support.video_files import box, draw_frames, make_file
 from webdataset.core.errors import DecodingError, NoSuchSample, ShardChanged, StaleIndex, UsageError
 from webdataset.index.indexed_shard import IndexedShard
 from webdataset.testing.archives import by_hand
@@ -148,6 +148,27 @@ def test_an_index_of_another_shard_is_refused(tmp_path, large):
         stream.write(bytes(10_240))
     with pytest.raises(ShardChanged):
         shard.clip(0, "mp4", 3.2, 3.3)
+
+
+def test_an_index_that_names_another_member_gives_no_other(tmp_path):
+    """Where the header before a video has another name, the member of the right name is looked for, or an error."""
+    one, other = make_file("b_frames"), make_file("all_keys")
+    size = max(len(one), len(other)) + 8
+    members = [
+        (name, data + box(b"free", bytes(size - len(data)))) for name, data in (("a.mp4", one), ("b.mp4", other))
+    ]
+    path = tmp_path / "x.tar"
+    path.write_bytes(by_hand(members))
+    index = IndexedShard(str(path), False).index
+    both = sum(entry.fields[0].offset for entry in index.entries)
+    swapped = [
+        entry._replace(fields=(entry.fields[0]._replace(offset=both - entry.fields[0].offset),))
+        for entry in index.entries
+    ]
+    shard = IndexedShard(str(path), dataclasses.replace(index, entries=swapped))
+    assert same(shard.clip(0, "mp4", 0.5, 0.9), "b_frames", 0.5, 0.9)
+    with pytest.raises(StaleIndex):
+        shard.clip(1, "mp4", 0.5, 0.9)
 
 
 def test_threads_and_many_videos(tmp_path):

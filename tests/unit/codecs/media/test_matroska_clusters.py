@@ -108,6 +108,16 @@ def test_a_wrong_time_in_the_index_is_noticed():
     assert is_right(clip, content, 0.5, 0.6)
 
 
+def test_two_key_frames_of_one_time():
+    """An index that names a time twice does not tell where decoding begins: the whole file decides."""
+    content = make_file("mkv_open_gop")
+    wrong = change_index(content, lambda cues: cues.replace(b"\xb3\x82\x02\x80", b"\xb3\x82\x01\x40"))
+    assert wrong != content
+    clip, whole = take(wrong, 0.7, 0.9)
+    assert whole
+    assert is_right(clip, content, 0.7, 0.9)
+
+
 def test_elements_that_cannot_be_are_errors():
     """Files that end within a header, without a segment, without tracks, or with sound only."""
     head = element(b"\x1a\x45\xdf\xa3", b"")
