@@ -187,8 +187,7 @@ class Loader:
         self._make_batches: Callable[[Generator[Json]], Generator[tuple[object, BatchMark]]] = (
             iterate_samples if batch_size is None else self._batching.batches
         )
-        self._timings = timings
-        self._stats = LoaderStats(workers=workers)
+        self._timings, self._stats = timings, LoaderStats(workers=workers)
         self._pool: WorkerPool | None = None
         self._windows: WindowAssembler | None = None
         self._current: weakref.ref[LoaderIterator[Any]] | None = None
