@@ -231,17 +231,25 @@ class Loader:
         before_epoch = stats.samples
         stats.epochs += 1
         given = stats.batches
+        # the epoch after one whose workers are started again
+        following: int | None = None
+        self._restarts = 0
         try:
             while True:
                 before = time.perf_counter()
                 try:
                     batch, mark = next(marked)
                 except WorkerDied as error:
+                    if following is None and self._begun:
+                        following = self.epoch
                     self._prepare_restart(error, given)
                     # what came before is in the state
                     before_epoch = stats.samples
                     marked = self._load_batches()
                     continue
+                if following is not None:
+                    # set_epoch may have named it before the worker died
+                    self.epoch, following = following, None
                 now = time.perf_counter()
                 stats.waiting_seconds += now - before
                 stats.running_seconds += now - began

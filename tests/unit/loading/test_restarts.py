@@ -250,6 +250,54 @@ def test_a_worker_that_dies_behind_the_last_batch_begins_no_other_epoch(numbered
         assert epochs(loader) == undisturbed[None, False, False]
 
 
+class DieBehind:
+    """A stage that ends its process once, behind its last sample."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+
+    def __call__(self, samples):
+        yield from samples
+        if not self.path.exists():
+            self.path.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_dies_behind_its_last_sample(numbered, tmp_path, workers):
+    """All has come, and the end of the epoch follows: no second epoch, and no error that nothing came."""
+    dataset = wds.WebDataset(numbered, shardshuffle=True, seed=3).decode().to_tuple("cls")
+    dataset = dataset.compose(DieBehind(tmp_path / "died")).elastic(streams=2)
+    with load(dataset, batch_size=None, workers=workers, prefetch=0) as loader:
+        assert sorted(number for (number,) in loader) == list(range(COUNT))
+        assert loader.stats().restarts == 1
+        assert len(list(loader)) == COUNT
+
+
+def test_an_epoch_that_was_chosen_before_a_worker_died_follows(numbered, undisturbed, tmp_path):
+    """What set_epoch has named in the midst of an epoch is kept."""
+    dataset = make(numbered, Trouble(tmp_path, dict.fromkeys(range(0, COUNT, 9), "die")))
+    with load(dataset, max_restarts=20) as loader:
+        found = []
+        for batch in loader:
+            found.append(plain(batch))
+            if len(found) == 1:
+                loader.set_epoch(0)
+        assert loader.stats().restarts
+        assert [found, *epochs(loader, 1)] == [undisturbed[8, False, False][0]] * 2
+
+
+def test_an_error_leaves_all_restarts_to_the_next_iteration(numbered, tmp_path):
+    """Who catches the error and iterates again has as many restarts as before."""
+    dataset = make(numbered, Trouble(tmp_path, {77: "die"}, times=5))
+    with load(dataset, max_restarts=2, workers=1, prefetch=0) as loader:
+        with pytest.raises(WorkerDied):
+            list(loader)
+        assert loader.stats().restarts == 2
+        assert list(loader)
+        assert loader.stats().restarts == 4
+
+
 def test_a_shared_loader_goes_on(numbered, undisturbed, tmp_path):
     """Trainers of a shared loader see nothing of a worker that dies."""
     dataset = make(numbered, Trouble(tmp_path, {20: "die", 90: "die"}))
