@@ -42,6 +42,7 @@ _WHOLE_BYTES: Final = 4 << 20
 # above this share of samples that may match, a shard is read whole
 _MOST_SHARE: Final = 0.5
 _MOST_TABLES: Final = 2
+_ANOTHER_SHARD: Final = "it is about another shard, or an earlier version of this one: write it again"
 
 
 class KnownColumns:
@@ -162,7 +163,11 @@ def _open_reader(
     """Open a shard, if it is the one that the columns file is about."""
     url, described = str(shard["url"]), found.table.shard
     if not found.wanted:
-        return EmptyReader(reading)
+        path = resolve_url(url, level=reading.trust, storage_options=reading.storage_options).path
+        # a store would have to be asked
+        if path is not None and described.size_bytes not in (None, os.path.getsize(path)):  # noqa: PTH202  names need not be UTF-8
+            raise BadIndex(_ANOTHER_SHARD)
+        return EmptyReader(reading, len(found.share))
     extents = open_extents(url, level=reading.trust, storage_options=reading.storage_options)
     if extents is None:
         return None
@@ -175,7 +180,7 @@ def _open_reader(
         validator = None if identity is None else ShardIdentity.of(extents.length, identity.validator()).validator
         replaced = described.url == hash_url(url) and described.validator not in (None, validator)
         if replaced or not (table.fits(extents.length) and table.begins_with(extents.head)):
-            raise BadIndex("it is about another shard, or an earlier version of this one: write it again")
+            raise BadIndex(_ANOTHER_SHARD)
         if start is None or table.find(start.offset) == found.wanted[0]:
             reader = SelectedReader(shard, reading, table, extents, found.share, found.wanted, start, open_whole)
     finally:

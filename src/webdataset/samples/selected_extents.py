@@ -98,18 +98,23 @@ def plan_selected_runs(table: SampleTable, wanted: Sequence[int], length: int) -
 class EmptyReader:
     """A shard of which no sample is wanted: it is not opened.
 
+    Args:
+        reading: how to read.
+        count: samples in the share.
+
     Attributes:
         stream: None.
     """
 
     stream = None
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, count: int) -> None:
         self.reading = reading
+        self._count = count
 
     def lists(self) -> SampleLists:
-        """Yield nothing."""
-        return iter(())
+        """Yield None for each sample."""
+        yield [None] * self._count, [0] * self._count
 
     def explain_error(self, error: Exception) -> Exception:
         """Return the error as it is."""
@@ -199,6 +204,8 @@ class SelectedReader(ExtentReader):
         except (Contradiction, SourceError):
             pass
         else:
+            rest = len(self._share) - self._given
+            yield [None] * rest, [0] * rest
             return
         yield from self._read_on()
 

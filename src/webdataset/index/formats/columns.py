@@ -3,7 +3,7 @@
 One row a sample, in the order of the shard: ``key``, ``wds_ordinal``, ``wds_offset`` (of its first header, in bytes),
 ``wds_size`` (up to the next sample's first header), the columns, ``wds_unclear`` (a column could not be made of this
 sample), ``wds_fields`` (name, member where it is not the key, a dot and the name, offset and size of each payload). The
-metadata ``wds.columns`` of the schema say which shard it is about. Every page has a checksum, which is compared.
+metadata ``wds.columns`` say which shard it is about. Every page has a checksum, which is compared.
 
 A column is of a type of Parquet where its values come back as they were; else it is text in JSON. Never believes the
 offsets: what they lead to is compared with the shard when a sample is read.
@@ -104,14 +104,14 @@ def dumps(
     first, fields = _make_places(pa, index, table)
     last = {"wds_unclear": pa.array(unclear, pa.bool_()), "wds_fields": fields}
     made = pa.table([*first.values(), *arrays, *last.values()], names=[*first, *values, *last])
+    sink = pa.BufferOutputStream()
     # pages have checksums, and metadata have none
     text = json.dumps(meta, separators=(",", ":")).encode()
-    made = made.replace_schema_metadata({META_KEY: b"%08x%b" % (crc32(text), text)})
-    sink = pa.BufferOutputStream()
-    parquet.write_table(
-        made, sink, row_group_size=_ROWS, compression="zstd", write_page_checksum=True, write_page_index=True,
-        use_dictionary=True,
-    )  # fmt: skip
+    with parquet.ParquetWriter(
+        sink, made.schema, compression="zstd", write_page_checksum=True, write_page_index=True
+    ) as writer:
+        writer.write_table(made, row_group_size=_ROWS)
+        writer.add_key_value_metadata({META_KEY: b"%08x%b" % (crc32(text), text)})
     content: bytes = sink.getvalue().to_pybytes()
     return content
 
@@ -207,7 +207,7 @@ class ColumnTable:
         parquet = load_parquet()
         with _refusing_damage(url):
             file = parquet.ParquetFile(source, page_checksum_verification=True)
-            meta = (file.schema_arrow.metadata or {}).get(META_KEY)
+            meta = (file.metadata.metadata or {}).get(META_KEY)
             if meta is None:
                 return None
             if int(meta[:8], 16) != crc32(meta[8:]):
