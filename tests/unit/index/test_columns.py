@@ -1,8 +1,7 @@
-"""Columns files: values come back as they were, files of other programs stay, and what cannot be described is refused."""
+"""Columns files: values come back as they were, files of other programs stay, odd shards are refused."""
 
 import io
 import json
-import math
 import sys
 import tarfile
 from pathlib import Path
@@ -131,15 +130,15 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path, monkeypatch):
     """Columns of bytes, rules that choose members, remote shards without a folder, and two shards of one name."""
     write_rows(tmp_path / "s.tar", [{"a": 1}])
     shard = str(tmp_path / "s.tar")
-    for call, options in (
-        ((shard, "bin"), {}),
-        ((shard, []), {}),
-        ((shard, "json.a"), {"suffixes": ["json"]}),
-        (("http://127.0.0.1:1/s.tar", "json.a"), {}),
-        (([shard, shard], "json.a"), {}),
+    for call in (
+        lambda: wds.write_columns(shard, "bin"),
+        lambda: wds.write_columns(shard, []),
+        lambda: wds.write_columns(shard, "json.a", suffixes=["json"]),
+        lambda: wds.write_columns("http://127.0.0.1:1/s.tar", "json.a"),
+        lambda: wds.write_columns([shard, shard], "json.a"),
     ):
         with pytest.raises(UsageError):
-            wds.write_columns(*call, **options)
+            call()
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtra, match=r"webdataset\[parquet\]"):
         wds.write_columns(shard, "json.a")
@@ -160,7 +159,6 @@ def test_a_damaged_file_is_bad(tmp_path):
         assert found.value.url == "u"
     with pytest.raises(BadIndex, match="lacks"):
         columns.ColumnTable.load(pa.BufferReader(good), "u").read(["json.b"])
-    assert math.isclose(columns.ColumnTable.load(pa.BufferReader(good), "u").read(["json.a"])["json.a"][2], 2.5)
 
 
 def test_large_files_are_read_by_ranges(tmp_path, monkeypatch):

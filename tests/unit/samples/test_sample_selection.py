@@ -161,9 +161,9 @@ def test_a_source_of_a_specification_selects(urls):
         for number in range(11, COUNT)
         if number % 50 != 7 and (number % 3 == 0 if number < 100 else number > 120)
     ]
-    spec["sources"][1]["where"] = "json.a >"
+    broken = {"version": 1, "sources": [{"name": "b", "shards": urls, "where": "json.a >"}]}
     with pytest.raises(SpecError, match=r"source 'b': where: .*is no expression"):
-        wds.WebDataset(spec)
+        wds.WebDataset(broken)
 
 
 def test_the_description_says_what_is_left_out(urls):
@@ -179,7 +179,7 @@ def test_what_is_no_expression_is_refused(where, urls):
     with pytest.raises(UsageError):
         select(urls, where)
     with pytest.raises(UsageError):
-        Reading(where="json.a > 5")
+        Reading(where="json.a > 5")  # type: ignore[arg-type]
 
 
 def test_equal_epochs_cannot_be_planned(urls):

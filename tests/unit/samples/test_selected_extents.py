@@ -20,11 +20,8 @@ HEADER = 512
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=60), st.data())
 def test_a_plan_reads_what_is_needed_and_wastes_little(blocks, data):
     """Each wanted sample is in one run, runs rise, gaps are small, and no more than twice the bytes are read."""
-    starts = [0]
-    for count in blocks:
-        starts.append(starts[-1] + 512 * (count + 1))
-    entries = [SimpleNamespace(offset=start, fields=[SimpleNamespace(offset=start + HEADER)]) for start in starts[:-1]]
-    table = SelectionTable(entries, starts[:-1], starts[-1], None, len(blocks))
+    table = make_table([count + 1 for count in blocks])
+    starts = table.starts
     wanted = sorted(data.draw(st.sets(st.integers(0, len(blocks) - 1), min_size=1)))
     length = starts[-1] + 1024
     runs = plan_selected_runs(table, wanted, length)
@@ -40,22 +37,26 @@ def test_a_plan_reads_what_is_needed_and_wastes_little(blocks, data):
     assert all(starts[number + 1] - starts[number] <= MOST_GAP_BYTES + HEADER for number in passed)
 
 
-def test_the_smallest_gaps_are_read_over_first():
+def make_table(blocks):
+    """Return a table of samples of so many blocks each."""
+    starts = [512 * sum(blocks[:number]) for number in range(len(blocks) + 1)]
+    entries = [SimpleNamespace(offset=start, fields=[SimpleNamespace(offset=start + HEADER)]) for start in starts[:-1]]
+    return SelectionTable(entries, starts[:-1], starts[-1], None, len(blocks))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "runs"),
+    [
+        ([10, 12, 10, 6, 10], [(0, 5)]),
+        ([10, 40, 10, 6, 10], [(0, 1), (2, 5)]),
+        ([10, 6, 10, 600, 10], [(0, 3), (4, 5)]),
+    ],
+)
+def test_the_smallest_gaps_are_read_over_first(blocks, runs):
     """With bytes to spare for one gap, the smaller of two is read."""
-    sizes = [10, 12, 10, 6, 10]
-    starts = [512 * sum(sizes[:number]) for number in range(len(sizes) + 1)]
-    entries = [SimpleNamespace(offset=start, fields=[SimpleNamespace(offset=start + HEADER)]) for start in starts[:-1]]
-    table = SelectionTable(entries, starts[:-1], starts[-1], None, 5)
-    runs = plan_selected_runs(table, [0, 2, 4], starts[-1] + 1024)
-    assert [(run.first, run.stop) for run in runs] in ([(0, 5)], [(0, 1), (2, 5)])
-    sizes[1] = 40
-    starts = [512 * sum(sizes[:number]) for number in range(len(sizes) + 1)]
-    entries = [SimpleNamespace(offset=start, fields=[SimpleNamespace(offset=start + HEADER)]) for start in starts[:-1]]
-    table = SelectionTable(entries, starts[:-1], starts[-1], None, 5)
-    assert [(run.first, run.stop) for run in plan_selected_runs(table, [0, 2, 4], starts[-1] + 1024)] == [
-        (0, 1),
-        (2, 5),
-    ]
+    table = make_table(blocks)
+    found = plan_selected_runs(table, [0, 2, 4], table.starts[-1] + 1024)
+    assert [(run.first, run.stop) for run in found] == runs
 
 
 STAGES = {
