@@ -174,7 +174,7 @@ class TarSamples(ReadShards):
 class SelectedTarSamples(SelectSamples, TarSamples):
     """The reader stage of the samples for which an expression holds."""
 
-    state_name = "TarSamples"
+    state_name = "SelectedTarSamples"
 
 
 def tarfile_samples(

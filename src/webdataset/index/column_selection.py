@@ -68,10 +68,17 @@ class KnownColumns:
         """
         # the streams of a worker that share a shard look at it one after another
         if url not in self._tables:
-            while len(self._tables) >= _MOST_TABLES:
-                self._tables.pop(next(iter(self._tables)))
-            self._tables[url] = _find_table(url, reading, self.kinds)
+            self._keep(url, _find_table(url, reading, self.kinds))
         return self._tables[url]
+
+    def refuse(self, url: str) -> None:
+        """Use no columns file for a shard: what is wrong with it has been told."""
+        self._keep(url, None)
+
+    def _keep(self, url: str, table: ColumnTable | None) -> None:
+        while len(self._tables) >= _MOST_TABLES:
+            self._tables.pop(next(iter(self._tables)))
+        self._tables[url] = table
 
 
 class Candidates(NamedTuple):
@@ -88,7 +95,7 @@ class Candidates(NamedTuple):
     wanted: list[int]
 
 
-def select_samples(
+def open_selection(
     shard: Shard, reading: Reading, start: Address | None, known: KnownColumns, open_whole: WholeReader
 ) -> SelectingReader | None:
     """Return what reads only the samples of a shard that may be wanted; None where all of it is to be read.
@@ -110,6 +117,7 @@ def select_samples(
         found = None if table is None else _list_candidates(table, shard, reading, start)
         return None if found is None else _open_reader(found, shard, reading, start, open_whole)
     except BadIndex as error:
+        known.refuse(url)
         warn_user(f"{redact(url)}: read whole, since its columns file cannot be used: {error}")
     except (SourceError, NoRandomAccess) as error:
         # the shard says itself what is wrong with it

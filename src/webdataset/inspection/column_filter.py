@@ -14,7 +14,6 @@ from webdataset.core.errors import UsageError
 from webdataset.inspection.expression import Compiler, Evaluate, Expression
 from webdataset.inspection.expression_values import FieldSource, FieldValue, Scope
 
-Scalar = bool | int | float | str | None
 RESERVED: Final = ("key", "shard", "fields")
 
 

@@ -288,7 +288,7 @@ class ReadShards(Stage):
         reading = self.reading
         if not self.opens_by_url() or type(reading) is not Reading or not isinstance(shard["url"], str):
             return None
-        from webdataset.index.column_selection import KnownColumns, select_samples  # noqa: PLC0415  few runs select
+        from webdataset.index.column_selection import KnownColumns, open_selection  # noqa: PLC0415  few runs select
 
         holder = state if state.readers is None else state.readers
         files = holder.known_columns if isinstance(holder.known_columns, KnownColumns) else KnownColumns()
@@ -299,7 +299,7 @@ class ReadShards(Stage):
             return rules.reader({**opened, "rising": known["rising"]}, start)
 
         known = {**shard, "rising": saved is None or saved.rises}
-        return select_samples(known, reading, None if saved is None else saved.start, files, open_whole)
+        return open_selection(known, reading, None if saved is None else saved.start, files, open_whole)
 
     def table_finder(self, shard: Shard, known: dict[str, int]) -> "TableFinder | None":
         """Return what finds out where the samples of a shard stand; None where nothing may go past ``open_shards``.

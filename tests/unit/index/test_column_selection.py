@@ -150,6 +150,18 @@ def test_the_handler_and_the_cache_see_the_same_samples(large, tmp_path):
         assert any(path.stat().st_size > 1 << 20 for path in tmp_path.rglob("*"))
 
 
+@pytest.mark.parametrize("mode", ["threads", "processes"])
+def test_loaders_read_ranges_in_workers(mode, large):
+    """Workers of a loader, forked ones among them, read the same samples by ranges from a store."""
+    folder, names = large
+    with RangeServer(folder) as server:
+        made = wds.WebDataset([f"{server.root}/{name}" for name in names], where="json.score < 0.02", seed=1).elastic(5)
+        with wds.Loader(made, 3, workers=2, mode=mode) as loader:
+            found = sorted(key for batch in loader for key in batch["__key__"])
+        assert found == [key_of(index) for index in range(2 * SAMPLES) if index * 37 % 100 < 2]
+        assert server.sent_bytes < 0.06 * size_of(folder, names)
+
+
 def write_small(folder, count=60):
     """Write a shard of samples whose numbers stand in JSON; return its path."""
     shard = folder / "s.tar"
@@ -165,6 +177,17 @@ def test_a_shard_of_another_size_is_read_whole_with_a_warning(tmp_path):
     for number, where in {20: "json.a == 50", 68: "json.a == 98"}.items():
         with pytest.warns(UserWarning, match=r"read whole.*columns file.*write it again"):
             assert read(str(shard), where) == [key_of(number)]
+
+
+def test_streams_that_share_a_stale_shard_warn_once(tmp_path):
+    """What is wrong with a columns file is said once in a pass, and the streams read the shard as without."""
+    shard = write_small(tmp_path)
+    write_rows(shard, [{"a": number} for number in range(80)])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = [sample["__key__"] for sample in wds.WebDataset(str(shard), where="json.a > 70", seed=1).elastic(8)]
+    assert sorted(found) == [key_of(number) for number in range(71, 80)]
+    assert len([each for each in told if "columns file" in str(each.message)]) == 1
 
 
 def test_another_shard_of_the_same_size_is_an_error(tmp_path):

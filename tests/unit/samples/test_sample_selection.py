@@ -82,11 +82,21 @@ def test_a_share_is_cut_by_all_samples(splitter, open_shards, urls):
     lambda made: pickle.loads(pickle.dumps(made)).shuffle(20).elastic(7),
 ])  # fmt: skip
 def test_loaders_read_the_same_selection(make, urls):
-    """Loader with threads and processes, and torch's, give each selected sample once."""
+    """Loader with threads and processes gives each selected sample once, columns files beside the shards or not."""
     for workers, mode in ((0, "threads"), (2, "threads"), (2, "processes")):
         made = make(select(urls, WHERE, empty_check=False))
         with wds.Loader(made, 4, workers=workers, mode=mode) as loader:
             assert sorted(key for batch in loader for key in batch["__key__"]) == CHOSEN
+
+
+def test_a_trace_gives_the_selected_keys(urls, tmp_path):
+    """What a run would deliver is told by samples, not by indexes that know keys alone."""
+    copies = [str(tmp_path / Path(url).name) for url in urls]
+    for url, copy in zip(urls, copies, strict=True):
+        Path(copy).write_bytes(Path(url).read_bytes())
+    wds.write_indexes(copies, "binary")
+    made = select(copies, WHERE).shuffle(10).elastic(4)
+    assert [key for batch in wds.states.trace(made) for key in batch.keys] == keys(made)
 
 
 def test_torch_reads_the_same_selection(urls):
