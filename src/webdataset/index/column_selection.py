@@ -12,9 +12,10 @@ the shard is read whole.
 
 import os
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webdataset.core.errors import BadIndex, NoRandomAccess, NotFound, SourceError
+from webdataset.core.errors import BadIndex, NotFound, SourceError
 from webdataset.core.logs import log
 from webdataset.core.optional_imports import import_if_available
 from webdataset.core.redaction import redact
@@ -119,7 +120,7 @@ def open_selection(
     except BadIndex as error:
         known.refuse(url)
         warn_user(f"{redact(url)}: read whole, since its columns file cannot be used: {error}")
-    except (SourceError, NoRandomAccess) as error:
+    except OSError as error:  # those of sources among them
         # the shard says itself what is wrong with it
         log.debug("%s: read whole, since a part of it cannot be read: %s", redact(url), error)
     return None
@@ -181,9 +182,7 @@ def _open_reader(
         return None
     reader = None
     try:
-        entries = found.table.entries()
-        offsets = [entries.start(number) for number in range(len(entries))]
-        table = SelectionTable(entries, offsets, described.end, described.size_bytes, described.rising)
+        table = _make_table(found.table)
         identity = extents.identity
         validator = None if identity is None else ShardIdentity.of(extents.length, identity.validator()).validator
         replaced = described.url == hash_url(url) and described.validator not in (None, validator)
@@ -195,6 +194,20 @@ def _open_reader(
         if reader is None:
             extents.close()
     return reader
+
+
+def _make_table(columns: ColumnTable) -> SelectionTable:
+    """Return where samples stand.
+
+    Raises:
+        BadIndex: places that no shard has.
+    """
+    entries, described = columns.entries(), columns.shard
+    offsets = [entries.start(number) for number in range(len(entries))]
+    table = SelectionTable(entries, offsets, described.end, described.size_bytes, described.rising)
+    if offsets[0] < 0 or any(start >= stop for start, stop in pairwise(table.starts)):
+        raise BadIndex("the columns file is damaged: its samples do not stand one after another")
+    return table
 
 
 def _find_table(url: str, reading: Reading, known: dict[str, int]) -> ColumnTable | None:
@@ -223,7 +236,12 @@ def _find_table(url: str, reading: Reading, known: dict[str, int]) -> ColumnTabl
 def _load_first(url: str, reading: Reading, kinds: Iterable[int]) -> tuple[ColumnTable | None, int]:
     """Return the first file that is ours, and which of :data:`SUFFIXES` it has; -1 where there is none."""
     for kind in kinds:
-        table = load_columns(url.removesuffix(".tar") + SUFFIXES[kind], reading)
+        try:
+            table = load_columns(url.removesuffix(".tar") + SUFFIXES[kind], reading)
+        except SourceError as error:
+            # stores that do not let their objects be listed refuse what is not there
+            log.debug("%s: no columns file: %s", redact(url), error)
+            continue
         if table is not None:
             return table, kind
     return None, -1

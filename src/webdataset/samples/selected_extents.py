@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from webdataset.core.errors import ShardChanged, SourceError, StaleIndex
+from webdataset.core.errors import BadIndex, ShardChanged, SourceError, StaleIndex
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.samples.address import Address
@@ -68,6 +68,9 @@ def plan_selected_runs(table: SampleTable, wanted: Sequence[int], length: int) -
         table: where samples stand.
         wanted: numbers of samples, rising.
         length: bytes of the shard.
+
+    Raises:
+        BadIndex: a sample's first payload does not stand within the sample.
     """
     starts = table.starts
     runs: list[list[int]] = []
@@ -78,6 +81,9 @@ def plan_selected_runs(table: SampleTable, wanted: Sequence[int], length: int) -
             runs.append([number, number + 1])
     # the first header after each run is read with it
     spans = [(starts[low], find_run_stop(table, high, length)) for low, high in runs]
+    for (_, stop), (_, high) in zip(spans, runs, strict=True):
+        if not starts[high] < stop <= (starts[high + 1] if high < len(table) else length):
+            raise BadIndex("the columns file is damaged: a field does not stand in its sample")
     budget = (WASTE - 1) * sum(stop - start for start, stop in spans)
     gaps = sorted((max(0, spans[place + 1][0] - spans[place][1]), place) for place in range(len(spans) - 1))
     joined = set()

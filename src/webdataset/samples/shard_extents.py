@@ -217,8 +217,9 @@ def plan_runs(table: SampleTable, first: int, kept: Sequence[int], step: int, ex
 
 
 def find_run_stop(table: SampleTable, number: int, length: int) -> int:
-    """Return where the header ends that the sample with this number begins with, or the shard."""
-    return table.entries[number].fields[0].offset if number < len(table) else length
+    """Return where the header ends that the sample with this number begins with, or the shard; -1 without a field."""
+    fields = table.entries[number].fields if number < len(table) else None
+    return length if fields is None else fields[0].offset if fields else -1
 
 
 class Contradiction(Exception):

@@ -258,28 +258,38 @@ class ReadShards(Stage):
                     return
                 yield shard
 
-        while True:
-            yield from opener.open_shards(list_own_shards())
-            if stops or not (shared or selected):
-                return
-            if selected:
-                shard, chosen = selected.pop()
-                yield {**{name: part for name, part in shard.items() if name not in ("share", "part")},
-                       "reader": chosen, "stream": chosen.stream}  # fmt: skip
-                continue
-            if readers is None or state.stream is None:
-                return
-            shard, place = shared.pop()
-            known = {**shard, "rising": place is None or place.rises}
-            start = None if place is None else place.start
-            find_table = self.table_finder(shard, readers.known_indexes)
-            number = state.stream.number
-            reader = readers.claim(known, self.reading, number, state.epoch, common.open_shards, start, find_table)
-            if reader is None:
-                yield from opener.open_shards([shard])
-            else:
-                del known["share"]  # it was taken there
-                yield {**known, "reader": reader, "stream": reader.stream}
+        try:
+            while True:
+                yield from opener.open_shards(list_own_shards())
+                if stops or not (shared or selected):
+                    return
+                if selected:
+                    shard, chosen = selected.pop()
+                    yield {**{name: part for name, part in shard.items() if name not in ("share", "part")},
+                           "reader": chosen, "stream": chosen.stream}  # fmt: skip
+                    continue
+                shard, place = shared.pop()
+                claimed = self._claim_reader(shard, state, place, common)
+                yield from opener.open_shards([shard]) if claimed is None else (claimed,)
+        finally:
+            for _, unread in selected:
+                unread.close()
+
+    def _claim_reader(
+        self, shard: Shard, state: ReaderState, saved: SavedPosition | None, common: "ReadShards"
+    ) -> Shard | None:
+        """Return a shard with what this stream reads of it; None where it is to be read alone."""
+        if state.readers is None or state.stream is None:
+            return None
+        known = {**shard, "rising": saved is None or saved.rises}
+        start = None if saved is None else saved.start
+        find_table = self.table_finder(shard, state.readers.known_indexes)
+        number = state.stream.number
+        reader = state.readers.claim(known, self.reading, number, state.epoch, common.open_shards, start, find_table)
+        if reader is None:
+            return None
+        del known["share"]  # it was taken there
+        return {**known, "reader": reader, "stream": reader.stream}
 
     def _select_by_columns(
         self, shard: Shard, state: ReaderState, saved: SavedPosition | None, common: "ReadShards"
@@ -294,11 +304,14 @@ class ReadShards(Stage):
         files = holder.known_columns if isinstance(holder.known_columns, KnownColumns) else KnownColumns()
         holder.known_columns = files
 
-        def open_whole(rules: Reading, start: Address | None) -> "ShardReader":
-            opened = next(common.open_shards([shard]))
-            return rules.reader({**opened, "rising": known["rising"]}, start)
-
         known = {**shard, "rising": saved is None or saved.rises}
+        opened: list[Iterator[Shard]] = []
+
+        def open_whole(rules: Reading, start: Address | None) -> "ShardReader":
+            # it is not closed before the reader is left
+            opened.append(common.open_shards([shard]))
+            return rules.reader({**next(opened[-1]), "rising": known["rising"]}, start)
+
         return open_selection(known, reading, None if saved is None else saved.start, files, open_whole)
 
     def table_finder(self, shard: Shard, known: dict[str, int]) -> "TableFinder | None":

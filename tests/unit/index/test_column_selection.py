@@ -248,22 +248,78 @@ def test_a_damaged_columns_file_never_changes_what_is_read(tmp_path):
     assert noticed > 60
 
 
-@pytest.mark.parametrize("where", ["json.a == 7", "json.a == 7 or json.a == 50"])
-def test_damage_within_a_selected_sample_is_the_usual_error(where, tmp_path):
+@pytest.mark.parametrize("scheme", ["file", "http"])
+@pytest.mark.parametrize("where", ["json.a == 7", "json.a in (2, 7, 50)"])
+def test_damage_within_a_selected_sample_is_the_usual_error(where, scheme, tmp_path):
     """A header that is damaged is met as without a columns file, with its offset; the handler is asked."""
     shard = write_small(tmp_path)
     content = bytearray(shard.read_bytes())
     place = content.index(f"{key_of(7)}.json".encode())
     content[place : place + 3] = b"\xff\xff\xff"
     shard.write_bytes(content)
-    with pytest.raises(TarError) as found:
-        read(str(shard), where)
-    shard.with_suffix(".parquet").rename(tmp_path / "kept")
-    with pytest.raises(TarError) as usual:
-        read(str(shard), where)
-    assert (type(found.value), found.value.offset) == (type(usual.value), usual.value.offset)
-    (tmp_path / "kept").rename(shard.with_suffix(".parquet"))
-    assert read(str(shard), where, handler=wds.ignore_and_continue, empty_check=False) == []
+    with RangeServer(tmp_path) as server:
+        url = f"{server.root}/s.tar" if scheme == "http" else str(shard)
+        with pytest.raises(TarError) as found:
+            read(url, where)
+        before = read(url, where, handler=wds.ignore_and_continue, empty_check=False)
+        shard.with_suffix(".parquet").unlink()
+        with pytest.raises(TarError) as usual:
+            read(url, where)
+        assert (type(found.value), found.value.offset) == (type(usual.value), usual.value.offset)
+        assert before == read(url, where, handler=wds.ignore_and_continue, empty_check=False)
+
+
+def rewrite_columns(path, change):
+    """Change the rows of a columns file, and keep what it says of the shard."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table, meta = parquet.read_table(path), parquet.read_metadata(path).metadata
+    rows = table.to_pylist()
+    change(rows)
+    with parquet.ParquetWriter(path, table.schema) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, table.schema))
+        writer.add_key_value_metadata({b"wds.columns": meta[b"wds.columns"]})
+
+
+def change_field(number, **values):
+    """Return a change of the first field of a row."""
+    return lambda rows: rows[number]["wds_fields"][0].update(values)
+
+
+@pytest.mark.parametrize("change", [
+    lambda rows: rows[20].update(wds_offset=-5),
+    lambda rows: rows[20].update(wds_offset=1 << 60),
+    lambda rows: rows[20].update(wds_offset=rows[20]["wds_offset"] + 512),
+    lambda rows: rows.__setitem__(slice(0, 60), [rows[0], *rows[:0:-1]]),
+    lambda rows: [row.update(key=f"x{row['key']}") for row in rows],
+    lambda rows: rows[21].update(wds_fields=[]),
+    lambda rows: rows[20].update(wds_fields=[]),
+    lambda rows: rows[20].update(wds_fields=None),
+    change_field(21, offset=-1),
+    change_field(21, offset=1 << 61),
+    change_field(20, size=1 << 62),
+    change_field(20, name="other"),
+    change_field(20, member="elsewhere.json"),
+    lambda rows: rows[20]["wds_fields"].pop(),
+])  # fmt: skip
+def test_a_columns_file_that_lies_gives_no_other_sample(change, tmp_path):
+    """Places, keys and fields of a file that someone made up are found out: a scan, or StaleIndex."""
+    shard = write_small(tmp_path)
+    rewrite_columns(shard.with_suffix(".parquet"), change)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = read(str(shard), "json.a == 20")
+        except StaleIndex:
+            found = [key_of(20)]
+        assert found == [key_of(20)]
+
+
+def test_a_shard_that_is_missing_is_the_usual_error(tmp_path):
+    """Without a match nothing is opened; a local shard that is not there is told all the same."""
+    write_small(tmp_path).unlink()
+    for where in ("json.a == 5", "json.a == 500"):
+        with pytest.raises(FileNotFoundError):
+            read(str(tmp_path / "s.tar"), where)
 
 
 def test_damage_elsewhere_is_not_seen(tmp_path):
