@@ -31,7 +31,8 @@ _HOMES = {
         map_dict map_tuple map_with_rng pack pipelinefilter rename rename_keys rng rsample select shuffle
         sibling_fields slice to_dict to_tuple transform_with unbatched unlisted xdecode""",
     "handlers": "ignore_and_continue ignore_and_stop reraise_exception warn_and_continue warn_and_stop",
-    "index": "IndexWhileReading IndexedDataset IndexedShard index_shard index_shards sample_counts write_indexes",
+    "index": """IndexWhileReading IndexedDataset IndexedShard index_shard index_shards sample_counts write_columns
+        write_indexes""",
     "loading": "DatasetNode Loader LoaderStats check_ranks equal_steps for_accelerate for_trainer",
     "mix": "RandomMix RoundRobin",
     "pipeline": "DataPipeline explain merge_states",

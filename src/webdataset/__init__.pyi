@@ -127,6 +127,7 @@ from .handlers import (
     warn_and_stop as warn_and_stop,
 )
 from .index.build import index_shard as index_shard, index_shards as index_shards
+from .index.column_files import write_columns as write_columns
 from .index.indexed_dataset import IndexedDataset as IndexedDataset
 from .index.indexed_shard import IndexedShard as IndexedShard
 from .index.lookup import sample_counts as sample_counts
@@ -320,6 +321,7 @@ __all__ = [
     "warn_and_stop",
     "with_epoch",
     "with_length",
+    "write_columns",
     "write_indexes",
     "xdecode",
 ]

@@ -22,7 +22,7 @@ from webdataset.samples.members import expanded_members, group_members, shard_me
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_opener import open_shards
 from webdataset.shards.lists import listed_shards as shardlist
-from webdataset.stages.read_shards import ReaderState, ReadShards
+from webdataset.stages.read_shards import ReaderState, ReadShards, SelectSamples
 
 __all__ = [
     "Grouper", "base_plus_ext", "group_by_keys", "meta_prefix", "meta_suffix", "shardlist", "sibling_keys",
@@ -154,13 +154,14 @@ class TarSamples(ReadShards):
         """Yield samples, through the replaced expander and grouper where there are any."""
         if (tar_file_expander, group_by_keys) == _own:
             return super().flow(upstream, state)
-        if state.stream is not None:
+        rules = self.reading
+        if state.stream is not None or rules.where is not None:
+            who = "an elastic dataset" if state.stream is not None else "a dataset with where="
             raise UsageError(
-                "an elastic dataset reads shards by itself: tar_file_expander or group_by_keys was replaced, and such "
-                "a reader cannot say where a sample stands",
+                f"{who} reads shards by itself: tar_file_expander or group_by_keys was replaced, and such a reader "
+                "cannot say where a sample stands",
                 stage="tarfile_samples",
             )
-        rules = self.reading
         members = tar_file_expander(
             self.open_shards(upstream),
             handler=rules.handler,
@@ -168,6 +169,12 @@ class TarSamples(ReadShards):
             rename_files=rules.rename_files,
         )
         return group_by_keys(members, handler=rules.handler)
+
+
+class SelectedTarSamples(SelectSamples, TarSamples):
+    """The reader stage of the samples for which an expression holds."""
+
+    state_name = "SelectedTarSamples"
 
 
 def tarfile_samples(
@@ -198,7 +205,8 @@ def tarfile_to_samples(
     **options: Any,
 ) -> TarSamples:
     """Return the stage that reads samples from a stream of shard urls; arguments as :func:`tarfile_samples`."""
-    return TarSamples(Reading(handler=handler, select_files=select_files, rename_files=rename_files, **options))
+    reading = Reading(handler=handler, select_files=select_files, rename_files=rename_files, **options)
+    return TarSamples(reading) if reading.where is None else SelectedTarSamples(reading)
 
 
 tarfile_samples.as_stage = tarfile_to_samples  # type: ignore[attr-defined]  # used uncalled, it is the stage itself

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -167,6 +168,13 @@ def kill_worker(folder: Path) -> None:
         list(loader)
 
 
+def hang_worker(folder: Path) -> None:
+    """Let a worker process of a loader wait for too long."""
+    dataset = read(plain(folder)).map(lambda _: time.sleep(60))
+    with wds.Loader(dataset, 2, workers=1, mode="processes", start_method="fork", timeout=1) as loader:
+        list(loader)
+
+
 def stale_index(folder: Path) -> None:
     """Read a shard by the index of an earlier one."""
     path = plain(folder)
@@ -227,6 +235,7 @@ TRIGGERS: dict[str, Callable[[Path], object]] = {
     "UnsafeContent": lambda f: list(read(write(f, "a.tar", {"pyd": pickle.dumps(Evil())})).decode()),
     "StateMismatch": load_state_of_another,
     "WorkerDied": kill_worker,
+    "WorkerTimeout": hang_worker,
     "JobFailed": lambda f: wds.map_shards(lambda _: 1 / 0, [plain(f)], [f"{f}/out.tar"]),
     "NoShards": lambda _f: wds.WebDataset([], shardshuffle=False),
     "MissingExtra": missing_extra,

@@ -4,7 +4,8 @@
 * ``inputs``: arguments to shards; ``outputs``: what is written; ``console``: standard output and error
 * ``ls`` (ls, head), ``info``, ``grep`` (grep, diff), ``show``, ``view``: look
 * ``create``, ``convert``, ``cat`` (cat, split, select), ``reshard`` (reshard, shuffle, sort, join, mix): make;
-  ``process`` (proc, map, recompress): change; ``map_jobs``: the jobs of map; ``tarp``: the commands of tarp
+  ``columns``: columns files; ``process`` (proc, map, recompress): change; ``map_jobs``: the jobs of map;
+  ``tarp``: the commands of tarp
 * ``check``: trust
 * ``plan``, ``simulate``, ``state``, ``config``, ``cache``, ``doctor``, ``bench``: about runs; ``serve``: a data server;
   ``datasets``: what a run is given as

@@ -47,6 +47,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "proc": ("process", "Run a shell command for each sample."),
         "map": ("process", "Call a Python function with each sample."),
         "tarp": ("tarp", "Run tarp's commands: create, cat, proc, sort, split."),
+        "columns": ("columns", "Write columns files, by which where= reads only the samples that may match."),
         "recompress": ("process", "Write shards in another compression."),
     },
     "Run": {

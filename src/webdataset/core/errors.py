@@ -300,6 +300,10 @@ class WorkerDied(FlowError):
     exit_code: int | None = None
 
 
+class WorkerTimeout(WorkerDied, TimeoutError):
+    """A worker process of a loader made no sample for ``timeout`` seconds and was killed."""
+
+
 class JobFailed(FlowError):
     """Outputs of a job that could not be made; the others are done.
 

@@ -126,6 +126,11 @@ def count_items(stages: Sequence[object], samples: int) -> int:
     """
     flat = expand_stages(stages)
     reader = next(number for number, stage in enumerate(flat) if isinstance(stage, ReadShards))
+    if flat[reader].reading.where is not None:
+        raise UsageError(
+            f"it is unknown how many samples where={flat[reader].reading.where.normal!r} keeps, so that equal epochs "
+            f"cannot be planned: {_WAY_OUT}"
+        )
     for stage in flat[reader + 1 :]:
         if isinstance(stage, Batched):
             samples = -(-samples // stage.batchsize) if stage.partial else samples // stage.batchsize

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from webdataset.flow.pipeline import DataPipeline
 
 MAX_TEXT = 60
+MAX_WHERE = 400
 _NUMBERS = (bool, int, float, complex, type(None))
 
 
@@ -313,12 +314,25 @@ def _describe_stage(stage: object, *, before: bool) -> list[str]:
         _format_stage(stage),
         *(_find_flow_line(stage) if isinstance(stage, Stage) else []),
         *_describe_order(stage),
+        *_describe_selection(stage),
     ]
     if not before and not isinstance(stage, Stage):
         lines.append(_REPLAYED)
     if getattr(stage, "splits", False):
         lines.append("shares out: what stands before it draws alike in all ranks and workers")
     return lines
+
+
+def _describe_selection(stage: object) -> list[str]:
+    """Return which samples a reader leaves out, and how much it reads of shards for the others."""
+    where = getattr(stage.reading, "where", None) if isinstance(stage, ReadShards) else None
+    if where is None:
+        return []
+    text = where.normal if len(where.normal) <= MAX_WHERE else f"{where.normal[: MAX_WHERE - 1]}…"
+    return [
+        f"leaves out samples for which this does not hold: {text}",
+        "beside a shard with a columns file that answers it, only the samples that may match are read",
+    ]
 
 
 def _describe_order(stage: object) -> list[str]:
@@ -371,6 +385,8 @@ def _format_reading(reading: Reading) -> str:
         value = getattr(reading, name)
         if name == "storage_options":
             options += ["storage_options=…"] if value else []
+        elif name == "where":
+            options += [f"where={format_value(value.normal)}"] if value is not None else []
         elif name == "handler" or value != _find_default(field):
             options.append(f"{name}={format_value(value)}")
     return ", ".join(options)

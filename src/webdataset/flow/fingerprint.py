@@ -376,7 +376,7 @@ def _describe_member_rules(reading: object) -> dict[str, Any]:
     """Return what decides which members a reader takes, and what they are called, where that is not the default."""
     if not isinstance(reading, Reading):
         return {}
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {} if reading.where is None else {"where": reading.where.normal}
     for name in ("select_files", "rename_files", "keys", "lcase", "suffixes", "duplicates", "split_samples"):
         value = getattr(reading, name)
         if value != getattr(Reading, name, None):

@@ -4,7 +4,7 @@ Theory. A trace replaces samples by their keys (:mod:`webdataset.flow.key_tracin
 the order of the stream, and where each sample starts: all that a reader's state holds of them. So a shard with an index
 is opened for positioned reads, which tell its size and validator, and none of its payloads is read. A shard is read
 front to back, as in the run, where it has no index or another one than its own, where a key comes again in it (then the
-reader decides what becomes of the parts), and under rules of reading that choose or rename members.
+reader decides what becomes of the parts), and under rules of reading that choose samples, or choose or rename members.
 """
 
 from bisect import bisect_left
@@ -29,7 +29,7 @@ from webdataset.storage.random_access import open_ranges
 _ENTRIES = "index entries"
 _LIST = 256
 # rules that decide which samples there are, and what they are called
-_RULES = ("select_files", "rename_files", "keys", "lcase", "suffixes", "duplicates")
+_RULES = ("select_files", "rename_files", "keys", "lcase", "suffixes", "duplicates", "where")
 
 
 def trace_by_index(reader: ReadShards) -> ReadShards:

@@ -12,7 +12,7 @@ Costs nothing for each sample.
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from webdataset.core.errors import AllDropped
+from webdataset.core.errors import AllDropped, NoSamples
 from webdataset.core.tracebacks import warn_user
 from webdataset.stages.base import describe_function, stage_title
 from webdataset.stages.checks import CheckSamples
@@ -26,7 +26,7 @@ class StageOutcome(NamedTuple):
 
     Args:
         place: of the stage among those that may drop samples, in the order in which they ended first.
-        name: of the stage, ``map`` or ``select``.
+        name: of the stage, ``map``, ``select`` or ``where``.
         function: the user's, by name and place.
         titled: both, as in reports.
         dropped: samples that it was given and did not pass on; told only where it passed on none.
@@ -88,15 +88,18 @@ def judge_outcomes(outcomes: Iterable[StageOutcome], *, whole: bool) -> None:
 
     Raises:
         AllDropped: a map returned None for all of them: in a whole pass, or in a share of 1000 samples or more.
+        NoSamples: a reader that selects samples found none in a whole pass.
     """
     for each in outcomes:
+        if each.name == "where" and whole and not each.gave and not each.dropped:
+            raise NoSamples(f"no samples found in this pass, before {each.function} selects any: the shards are empty")
         if each.gave or not each.dropped:
             continue
         among = "this pass" if whole else "this worker's share of the pass"
-        if each.name == "select":
+        if each.name in ("select", "where"):
             if whole or each.dropped >= MIN_JUDGED_SAMPLES:
                 warn_user(
-                    f"select: {each.function} kept none of the {each.dropped} samples of {among}; pass "
+                    f"{each.name}: {each.function} kept none of the {each.dropped} samples of {among}; pass "
                     "empty_check=False to say nothing about it",
                 )
             continue

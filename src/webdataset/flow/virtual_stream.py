@@ -147,7 +147,9 @@ class VirtualStream(Generic[Output]):
     def _end(self) -> None:
         if self.loop is not None and not self.count:
             readers = [runner for runner in self.loop.flow.runners if isinstance(runner.stage, ReadShards)]
-            self.barren = all(runner.state is None or runner.state.address is None for runner in readers)
+            self.barren = all(runner.state is None or runner.state.address is None for runner in readers) and not any(
+                runner.outcome is not None and runner.outcome.dropped for runner in readers
+            )
         self.close()
         self.over = True
         self._given = self.count

@@ -56,7 +56,8 @@ class WebDataset(DataPipeline, FluidInterface):
         cache_revalidate: when the store is asked whether a cached shard is still the same: ``never``, ``once`` in each
             process, ``always``; None is ``WDS_CACHE_REVALIDATE``.
         **reading: ``keys``, ``duplicates``, ``split_samples``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``,
-            ``limits``, ``storage_options``; see
+            ``limits``, ``storage_options``, ``where`` (an expression, as ``"json.width >= 512"``: only samples for
+            which it holds are read; see docs/where.md); see
             :class:`webdataset.samples.sample_reader.Reading`.
 
     Raises:
@@ -102,12 +103,12 @@ class WebDataset(DataPipeline, FluidInterface):
         self.trust = trust_levels.trust_level(trust) if trust is not None else None
         size = 100 if shardshuffle is True else None if shardshuffle is None else int(shardshuffle)
 
-        def reader(folder: str | None = None) -> Any:
+        def reader(folder: str | None = None, where: str | None = None) -> Any:
             near = folder or cache_dir, cache_size, url_to_name, cache_revalidate
             cache = interface.make_shard_cache(*near, verbose=verbose, handler=handler)
-            one = tariterators.tarfile_to_samples(
-                handler, select_files, rename_files, trust=self.trust, cache=cache, **rules
-            )
+            given = {} if where is None else {"where": interface.parse_where(where, rules.get("where"))}
+            chosen = {**rules, **given, "trust": self.trust, "cache": cache}
+            one = tariterators.tarfile_to_samples(handler, select_files, rename_files, **chosen)
             return interface.open_side_by_side(one, open_shards)
 
         storage = rules.get("storage_options")

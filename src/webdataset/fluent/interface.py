@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from webdataset import filters
 from webdataset.core import settings
@@ -23,6 +23,9 @@ from webdataset.shards.lists import ResampledShards
 from webdataset.shards.source import ShardSource
 from webdataset.shards.split import single_node_only, split_by_node, split_by_sample, split_by_worker
 from webdataset.stages.checks import CheckSamples, SplitAssigned
+
+if TYPE_CHECKING:
+    from webdataset.samples.sample_selection import SampleFilter
 
 Splitter = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -121,7 +124,25 @@ def check_reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
     known = [field.name for field in dataclasses.fields(Reading)]
     if not rules.keys() <= set(known):
         check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)
+    if isinstance(rules.get("where"), str):
+        rules["where"] = parse_where(rules["where"])
     return rules
+
+
+def parse_where(text: str, before: "SampleFilter | None" = None) -> "SampleFilter":
+    """Return the filter of an expression.
+
+    Args:
+        text: the expression.
+        before: a filter that has to hold, too.
+
+    Raises:
+        UsageError: the text is no expression.
+    """
+    from webdataset.inspection.expression import Expression  # noqa: PLC0415  few datasets select samples
+
+    parsed = Expression(text)
+    return parsed if before is None else Expression(f"({before.normal}) and ({parsed.normal})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +170,7 @@ def reading_stages(source: ShardSource, order: ShardOrder, reader: Any, *, empty
     none = source.drawn or (source.given and not order.size)
     shuffles = make_shard_shuffle(None if none else order.size, order.seed, deterministic=order.deterministic)
     assigned = _find_assigner(order) if source.can_assign else ()
-    checks = (CheckSamples(source.count),) if empty_check else ()
+    checks = (CheckSamples(source.count, selected=reader.reading.where is not None),) if empty_check else ()
     splitters = _choose_splitters(source, order) if source.can_split else []
     return [source.shards, *splitters, *shuffles, reader.joined_with(assigned, checks)]
 

@@ -128,7 +128,7 @@ class SourceOptions:
     """How all sources of a dataset are read: what ``WebDataset`` was given.
 
     Args:
-        reader: cache directory of the source (None: the dataset's) to the stage that reads shards.
+        reader: cache directory of the source (None: the dataset's) and its ``where`` to the stage that reads shards.
         nodesplitter: shares shards out between ranks.
         workersplitter: shares shards out between workers.
         shardshuffle: number of shards in the buffer of a shard shuffle; None for none.
@@ -142,7 +142,7 @@ class SourceOptions:
         tagged: some source has tags, so that all samples have ``__tags__``.
     """
 
-    reader: Callable[[str | None], Any]
+    reader: Callable[[str | None, str | None], Any]
     nodesplitter: object = None
     workersplitter: object = None
     shardshuffle: int | None = None
@@ -224,19 +224,19 @@ def _make_read_stages(source: Source, building: SourceOptions) -> list[object]:
     if building.resampled:
         urls = SourceShards(source, shuffled=False).urls
         checked = [AllowedShards(source.origin)] if source.origin.network else []
-        return [shardlists.ResampledShards(urls), *checked, *_make_sample_stages(source.cache, building)]
+        return [shardlists.ResampledShards(urls), *checked, *_make_sample_stages(source, building)]
     shards = SourceShards(source, shuffled=shuffled and source.shardshuffle is not None)
-    return _make_share_stages(shards, source.cache, building, shuffle=source.shardshuffle is None)
+    return _make_share_stages(shards, source, building, shuffle=source.shardshuffle is None)
 
 
 def _join_sources(mix: Mix, building: SourceOptions) -> DataPipeline:
     """Return the pipeline of several sources whose shards are shuffled together."""
     lists = [SourceShards(source, shuffled=False) for source in mix.sources]
-    return DataPipeline(*_make_share_stages(MixedShards(lists), None, building, shuffle=False))
+    return DataPipeline(*_make_share_stages(MixedShards(lists), Source(), building, shuffle=False))
 
 
 def _make_share_stages(
-    shards: SourceShards | MixedShards, cache: str | None, building: SourceOptions, *, shuffle: bool
+    shards: SourceShards | MixedShards, source: Source, building: SourceOptions, *, shuffle: bool
 ) -> list[object]:
     """Return the stages that share shards out, and read this worker's part of them."""
     node, worker = building.nodesplitter, building.workersplitter
@@ -248,17 +248,22 @@ def _make_share_stages(
         building.shardshuffle if shuffle else None, building.seed, deterministic=building.deterministic
     )
     if not {node, worker} <= ours:
-        return [shards, *filter(None, (node, worker)), *shuffles, *_make_sample_stages(cache, building)]
+        return [shards, *filter(None, (node, worker)), *shuffles, *_make_sample_stages(source, building)]
     # shuffled before they are shared: workers that all read all shards, each some samples, must agree on the order
     guard = [*shuffles, node] if node is shardlists.single_node_only else shuffles
     among = {"ranks": node is shardlists.split_by_node, "workers": worker is shardlists.split_by_worker}
     count = len(shards)
-    read = _make_sample_stages(cache, building)
+    read = _make_sample_stages(source, building)
     return [shards, *guard, ShareShards(count, **among), read[0], ShareSamples(count, **among), *read[1:]]
 
 
-def _make_sample_stages(cache: str | None, building: SourceOptions) -> list[object]:
-    return [building.reader(cache), *([CheckSamples()] if building.empty_check else [])]
+def _make_sample_stages(source: Source, building: SourceOptions) -> list[object]:
+    try:
+        reader = building.reader(source.cache, source.where)
+    except UsageError as error:
+        raise SpecError(f"source {source.name!r}: where: {error}") from error
+    checks = [CheckSamples(selected=reader.reading.where is not None)] if building.empty_check else []
+    return [reader, *checks]
 
 
 def _make_transforms(source: Source, building: SourceOptions, name: str) -> list[object]:

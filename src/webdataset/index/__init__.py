@@ -4,10 +4,11 @@
 * ``build``: a shard to its index; ``plain_members``: small members by the native core
 * ``publish``: index files beside shards, or made while shards are read
 * ``lookup``: the index and the sample counts beside a shard; ``convert``: indexes of other tools to ours
+* ``column_files``: columns files, written; ``column_selection``: the samples that an expression may want by them
 * ``sample_tables``: what a process needs to read only its own samples of a shard; ``member_lists``: from an index
 * ``indexed_shard``, ``indexed_dataset``: samples by number and by key; ``sample_fetch``: reads and proves one;
   ``small_samples``: the usual ones by one read; ``video_clips``: parts of videos by ranges
-* ``formats``: our own, DALI, Energon, files-JSON; ``wids``: the published ``wids``
+* ``formats``: our own, DALI, Energon, files-JSON, columns in Parquet; ``wids``: the published ``wids``
 
 The public names are loaded when they are first used.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from webdataset.index.build import index_shard, index_shards
+    from webdataset.index.column_files import write_columns
     from webdataset.index.entries import ShardIndex
     from webdataset.index.formats.energon import energon_rows, energon_shards
     from webdataset.index.indexed_dataset import IndexedDataset
@@ -34,6 +36,7 @@ _HOMES = {
     "index_shard": "build",
     "index_shards": "build",
     "sample_counts": "lookup",
+    "write_columns": "column_files",
     "write_indexes": "publish",
 }
 
@@ -47,6 +50,7 @@ __all__ = [
     "index_shard",
     "index_shards",
     "sample_counts",
+    "write_columns",
     "write_indexes",
 ]
 

@@ -9,7 +9,7 @@
 * ``reader_profiles``: what other readers refuse (``tarfile_profile``, ``huggingface_profile``)
 * ``repair``: repaired copies
 * ``expression``: the language of ``wds grep`` and ``--where``, a safe subset of Python
-* ``expression_values``: its operators and functions
+* ``expression_values``: its operators and functions; ``column_filter``: what it excludes by columns of a table
 * ``summary``: counts, fields, sizes, the shape of JSON; ``difference``: how two datasets differ
 * ``terminal_image``: images as text for terminals
 """

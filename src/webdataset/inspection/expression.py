@@ -54,6 +54,10 @@ class Expression:
     Args:
         text: for example ``json.width >= 512 and "cat" in txt.lower()``.
 
+    Attributes:
+        normal: the text with the blanks, brackets and quotes that Python itself would write.
+        tree: as Python parsed it.
+
     Raises:
         UsageError: the text is no expression, or holds what is not allowed; the message says where.
     """
@@ -71,10 +75,23 @@ class Expression:
             where = "" if column is None else f" at column {column}" if column else " at its end"
             said = getattr(error, "msg", None) or type(error).__name__
             raise UsageError(f"{text[:200]!r} is no expression: {said}{where}") from None
-        self._evaluate = _Compiler(text, self._met).compile(tree.body, 0, frozenset())
+        self._evaluate = Compiler(text, self._met).compile(tree.body, 0, frozenset())
+        self.tree = tree.body
+        self.normal = ast.unparse(tree)
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
+
+    def __reduce__(self) -> tuple[type["Expression"], tuple[str]]:
+        # closures cannot be sent to another process, and the text says all
+        return Expression, (self.text,)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether another expression is the same but for blanks, brackets and quotes."""
+        return isinstance(other, Expression) and other.normal == self.normal
+
+    def __hash__(self) -> int:
+        return hash(self.normal)
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -115,7 +132,7 @@ class Expression:
         return bool(self.evaluate(payloads, key=key, shard=shard))
 
 
-class _Compiler:
+class Compiler:
     """Turns the nodes of one expression into closures.
 
     Args:

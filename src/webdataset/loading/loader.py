@@ -9,11 +9,12 @@ import inspect
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Never, Self, SupportsIndex, TypeVar
 
 from webdataset.core.distributed import worker_context
-from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError
+from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError, WorkerDied
+from webdataset.core.logs import log
 from webdataset.core.tracebacks import trim_traceback
 from webdataset.flow.elastic_state import ReceivedState
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
@@ -22,6 +23,7 @@ from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.loader_checks import (
     EpochEnd,
     check_arguments,
+    check_restarts,
     check_single_samples,
     compare_length,
     make_device_prefetcher,
@@ -88,6 +90,23 @@ class LoaderIterator(Generic[Batch]):
         self._batches.close()
 
 
+@dataclass(slots=True)
+class EpochProgress:
+    """What has been received of the present epoch, since its beginning or the state that it began with.
+
+    Args:
+        samples: received.
+        until: all indices below this one have been received, counted from where the epoch began.
+        beyond: samples received after the last whole window.
+        untold: turns received of each worker since it said its state.
+    """
+
+    samples: int = 0
+    until: int = 0
+    beyond: int = 0
+    untold: dict[int, int] = field(default_factory=dict)
+
+
 _GIGABYTE = 1 << 30
 # batches between two states
 _OFTEN = 50
@@ -116,6 +135,12 @@ class Loader:
             None leaves numpy arrays.
         pin_memory: copy through page-locked memory on the way to a device.
         timings: time the dataset's stages on a few samples, for ``stats().stages``.
+        timeout: seconds; a worker process that the program waits for, and that makes no sample for so long, is killed,
+            and ``WorkerTimeout`` raised. Longer than it takes to start and to fill the dataset's shuffle buffers.
+            None waits.
+        max_restarts: how often in a row, without a batch between, worker processes are started again when one has died
+            or was killed. The epoch continues after the batch received last: nothing is lost or comes twice. The log
+            tells of each, and ``stats().restarts`` counts them. Only for elastic datasets.
 
     Raises:
         UsageError: arguments that cannot mean anything.
@@ -140,30 +165,36 @@ class Loader:
         device: object = None,
         pin_memory: bool = False,
         timings: bool = True,
+        timeout: float | None = None,
+        max_restarts: int = 0,
         **unknown: Never,
     ) -> None:
         check_arguments(batch_size, workers, mode, prefetch, unknown=unknown, loader=Loader)
         if batch_size is None:
             check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)
         self.dataset, self.batch_size = dataset, batch_size
-        self.workers = workers
-        self.mode = mode
-        self.start_method = start_method
+        self.workers, self.mode, self.start_method = workers, mode, start_method
         self.epoch = int(getattr(dataset, "epoch", 0) or 0)
         self._origin = adapt_dataset(dataset)
+        if max_restarts or timeout is not None:
+            check_restarts(self._origin, max_restarts, timeout, processes=mode == "processes" and workers > 0)
+        self.timeout, self.max_restarts = timeout, max_restarts
+        # since the batch received last
+        self._restarts = 0
         self._ahead = AheadLimits(*((3, 16) if prefetch is None else (prefetch, prefetch)), prefetch_bytes)
         self._batching = BatchMaker(batch_size or 1, collate, ragged, drop_last, exact)
         # of what `_start_windows` returns
         self._make_batches: Callable[[Generator[Json]], Generator[tuple[object, BatchMark]]] = (
             iterate_samples if batch_size is None else self._batching.batches
         )
-        self._timings = timings
-        self._stats = LoaderStats(workers=workers)
+        self._timings, self._stats = timings, LoaderStats(workers=workers)
         self._pool: WorkerPool | None = None
         self._windows: WindowAssembler | None = None
         self._current: weakref.ref[LoaderIterator[Any]] | None = None
         # to begin the next epoch with
         self._state: Json = None
+        # workers have begun the present epoch, so that its state is of use
+        self._begun = False
         # set_epoch has named that state's epoch: its rest is given, though nothing be left
         self._chosen = False
         # what the present epoch began with, where the next one follows at its end
@@ -172,15 +203,9 @@ class Loader:
         self._ending: weakref.finalize[[], Loader] | None = None
         self._beginning: EpochStart | None = None
         self._received: ReceivedState | None = None
-        self._beyond = 0
-        # all indices below this one have been received, from where the epoch began
-        self._until = 0
-        # turns received of each worker since it said its state
-        self._untold: dict[int, int] = {}
+        self._progress = EpochProgress()
         # batches when a state was asked for last; as if one had been at the beginning
         self._saved = 0
-        # of the present epoch, before which the state it began with counts
-        self._samples = 0
         self._publish: PublishBlock | None = None
         self._device = make_device_prefetcher(device, pin_memory=pin_memory)
 
@@ -206,10 +231,25 @@ class Loader:
         before_epoch = stats.samples
         stats.epochs += 1
         given = stats.batches
+        # the epoch after one whose workers are started again
+        following: int | None = None
+        self._restarts = 0
         try:
             while True:
                 before = time.perf_counter()
-                batch, mark = next(marked)
+                try:
+                    batch, mark = next(marked)
+                except WorkerDied as error:
+                    if following is None and self._begun:
+                        following = self.epoch
+                    self._prepare_restart(error, given)
+                    # what came before is in the state
+                    before_epoch = stats.samples
+                    marked = self._load_batches()
+                    continue
+                if following is not None:
+                    # set_epoch may have named it before the worker died
+                    self.epoch, following = following, None
                 now = time.perf_counter()
                 stats.waiting_seconds += now - before
                 stats.running_seconds += now - began
@@ -223,6 +263,7 @@ class Loader:
                     marked = self._load_batches()
                     continue
                 stats.batches += 1
+                self._restarts = 0
                 if self._windows is not None and not self._often():
                     self._windows.eager = False
                 stats.samples += mark.samples
@@ -239,6 +280,32 @@ class Loader:
             stats.running_seconds += time.perf_counter() - began
             marked.close()
 
+    def _prepare_restart(self, error: WorkerDied, given: int) -> None:
+        """Prepare to continue with new workers after the batch received last.
+
+        Args:
+            error: what happened to a worker.
+            given: batches before this iteration.
+
+        Raises:
+            WorkerDied: the error, if workers were started again often enough.
+        """
+        if self._restarts >= self.max_restarts:
+            raise error
+        self._restarts += 1
+        if self._begun:
+            # at the end of an epoch of which batches came here, the next one does not follow
+            chosen = self._stats.batches > given or self._resumed is None
+            self._state, self._chosen = self.state_dict(), chosen
+        self._stats.restarts += 1
+        log.warning(
+            "loader: %s. Workers start again after batch %d (restart %d of at most %d in a row)",
+            str(error).partition("; iterate again")[0],
+            self._stats.batches,
+            self._restarts,
+            self.max_restarts,
+        )
+
     def _load_batches(self) -> Generator[tuple[object, BatchMark]]:
         """Return the batches of an epoch, on the device where one is named."""
         marked = self._mark_batches()
@@ -252,6 +319,7 @@ class Loader:
         failed.clear()
 
     def _mark_batches(self) -> Generator[tuple[object, BatchMark]]:
+        self._begun = False
         state = self._next_state()
         continue_epochs = not (self._chosen or self._origin.chosen())
         if state is not None and continue_epochs and is_epoch_over(state, worker_context()):
@@ -263,11 +331,11 @@ class Loader:
         found = self._start_windows(beginning)
         # not before: what could not start is tried again from there
         self._forget()
+        self._begun = True
         self._resumed = state if continue_epochs else None
         self.epoch = beginning.epoch + 1
         self._beginning = beginning
-        self._beyond = self._until = self._samples = 0
-        self._untold = {}
+        self._progress = EpochProgress()
         if beginning.state is not None:
             self._received = ReceivedState({**beginning.state, "memories": dict(beginning.state["memories"])})
         try:
@@ -328,20 +396,21 @@ class Loader:
             return ThreadWorkers(self._origin, span, self.workers)
         from webdataset.loading.process_workers import ProcessWorkers  # noqa: PLC0415  only where there are processes
 
-        return ProcessWorkers(self._origin, span, self.workers, self.start_method)
+        return ProcessWorkers(self._origin, span, self.workers, self.start_method, self.timeout)
 
     def _take(self, mark: BatchMark) -> None:
-        self._beyond, self._until = mark.beyond, mark.until
-        self._samples += mark.samples
+        now = self._progress
+        now.beyond, now.until = mark.beyond, mark.until
+        now.samples += mark.samples
         if mark.counted:
             self._stats.receive(mark.counted)
         if self._received is not None:
             for worker, turns, progress in mark.progress:
                 if progress is None:
-                    self._untold[worker] = self._untold.get(worker, 0) + turns
+                    now.untold[worker] = now.untold.get(worker, 0) + turns
                 else:
                     self._received.take(progress)
-                    self._untold[worker] = 0
+                    now.untold[worker] = 0
 
     # -- epochs and states
 
@@ -392,13 +461,13 @@ class Loader:
             self._windows.eager = self._windows.eager or self._often()
         self._saved = self._stats.batches
         state = self._received.state_dict()
-        if not self._beyond and not any(self._untold.values()):
+        if not self._progress.beyond and not any(self._progress.untold.values()):
             return state
-        return self._origin.advance_state(state, self._beginning, self._beginning.start + self._until)
+        return self._origin.advance_state(state, self._beginning, self._beginning.start + self._progress.until)
 
     def _often(self) -> bool:
-        """Tell whether the last state was asked for a few batches ago, so that another one soon is likely."""
-        return self._stats.batches - self._saved < _OFTEN
+        """Tell whether the last state was asked for a few batches ago, or can be needed any time."""
+        return self.max_restarts > 0 or self._stats.batches - self._saved < _OFTEN
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after a state with the next iteration; after the last batch of its epoch, with the next epoch.
@@ -434,7 +503,7 @@ class Loader:
         if self._beginning is None:
             return self.epoch, 0, 0
         before = 0 if self._beginning.state is None else int(self._beginning.state["received"])
-        return self._beginning.epoch, before + self._samples, self._beginning.start + self._until
+        return self._beginning.epoch, before + self._progress.samples, self._beginning.start + self._progress.until
 
     def take_pending(self) -> Json:
         """Return the state that was loaded here or into the dataset and not used yet, and forget it."""
@@ -517,7 +586,7 @@ class Loader:
         fresh = self._received is None and self._next_state() is None
         state = self.state_dict() if isinstance(self._origin, ElasticAdapter) and not fresh else None
         gone = {"_ending": None, "_pool": None, "_windows": None, "_current": None, "_received": None, "_state": state}
-        return {**self.__dict__, **gone, "_beyond": 0}
+        return {**self.__dict__, **gone, "_progress": EpochProgress()}
 
     def __repr__(self) -> str:
         how = f"{self.workers} {self.mode}" if self.workers else "no workers"

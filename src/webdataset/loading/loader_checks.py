@@ -6,7 +6,7 @@ A worker's own share may rightly be empty, so only the sum of all can be judged 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 from webdataset.core.errors import FlowError, UsageError, check_keywords
 from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
@@ -95,6 +95,26 @@ def check_arguments(
         raise UsageError(f"mode={mode!r}: there are 'threads' and 'processes'")
     if prefetch is not None and prefetch < 0:
         raise UsageError(f"prefetch={prefetch!r}: batches that workers may be ahead by, at least 0")
+
+
+def check_restarts(origin: DatasetAdapter, max_restarts: int, timeout: float | None, *, processes: bool) -> None:
+    """Refuse restarts and timeouts where no worker can be killed, and restarts that would lose samples.
+
+    Raises:
+        UsageError: it says what to write.
+    """
+    if not isinstance(max_restarts, SupportsIndex) or max_restarts < 0:
+        raise UsageError(f"max_restarts={max_restarts!r}: how often workers are started again, at least 0")
+    if timeout is not None and not (isinstance(timeout, SupportsFloat) and float(timeout) > 0):
+        raise UsageError(f"timeout={timeout!r}: seconds without a sample of a worker, more than 0; None waits")
+    if not processes:
+        name = "max_restarts" if max_restarts else "timeout"
+        raise UsageError(f"{name}= is for worker processes, which can be killed: mode='processes', workers=2")
+    if max_restarts and not origin.elastic:
+        raise UsageError(
+            "max_restarts= needs a state to continue from, so that no sample is lost: give the loader an elastic "
+            "dataset, wds.WebDataset(urls).elastic()"
+        )
 
 
 def missing_loader_state(dataset: object) -> FlowError:

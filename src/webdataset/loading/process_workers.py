@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import cast
+from typing import NoReturn, cast
 
-from webdataset.core.errors import FlowError, UsageError, WorkerDied, shorten_pickling_error
+from webdataset.core.errors import FlowError, UsageError, WorkerDied, WorkerTimeout, shorten_pickling_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.process_pool import describe_exit
 from webdataset.core.redaction import redact
@@ -53,6 +53,7 @@ class ProcessWorkers(WorkerPool):
         span: indices in a window.
         workers: how many.
         start_method: ``fork``, ``forkserver`` or ``spawn``; None is Python's choice.
+        timeout_seconds: a worker that the program waits for is killed when it makes no sample for so long; None: never.
 
     Raises:
         UsageError: this system has no such start method, or this process may have no children.
@@ -61,7 +62,14 @@ class ProcessWorkers(WorkerPool):
     # each message costs two system calls, and often a change of processes
     groups_credits = True
 
-    def __init__(self, origin: DatasetAdapter, span: int, workers: int, start_method: str | None) -> None:
+    def __init__(
+        self,
+        origin: DatasetAdapter,
+        span: int,
+        workers: int,
+        start_method: str | None,
+        timeout_seconds: float | None = None,
+    ) -> None:
         if sys.platform == "win32":
             raise UsageError("mode='processes' needs descriptors that can be sent: on Windows, use mode='threads'")
         super().__init__(workers)
@@ -72,6 +80,9 @@ class ProcessWorkers(WorkerPool):
         self._receivers: list[PartReceiver] = []
         self._processes: list[BaseProcess] = []
         self._boards: list[WorkerProgressPage] = []
+        self._timeout_seconds = timeout_seconds
+        # a worker that sends nothing, the index of its last sample, and when that was seen first
+        self._silent: tuple[int, int | None, float] | None = None
         try:
             self._start(origin, span, _choose_context(start_method))
         except BaseException:  # raised again, with no process left over
@@ -176,6 +187,7 @@ class ProcessWorkers(WorkerPool):
 
         Raises:
             WorkerDied: a worker process has ended.
+            WorkerTimeout: the named one was killed, since it makes no samples.
         """
         until = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not self._ready:
@@ -185,6 +197,8 @@ class ProcessWorkers(WorkerPool):
                 # all that the others have sent: a death is known by the end of a pipe
                 while self._read_pipes(0.0):
                     pass
+                if self._timeout_seconds is not None and not self._ready:
+                    self._check_progress(worker, self._timeout_seconds)
             if not self._ready and time.monotonic() >= until:
                 return None
         return self._ready.popleft()
@@ -217,19 +231,38 @@ class ProcessWorkers(WorkerPool):
         else:
             if part is not None:
                 self._ready.append(part)
+                self._silent = None
                 return True
         return False
 
-    def _report_death(self, number: int) -> None:
-        """End the others, and say what happened."""
+    def _check_progress(self, worker: int, timeout_seconds: float) -> None:
+        """Kill a worker that has sent nothing and made no sample for too long."""
+        now, index = time.monotonic(), self._boards[worker].load()[0]
+        if self._silent is None or self._silent[:2] != (worker, index):
+            self._silent = worker, index, now
+        elif now - self._silent[2] >= timeout_seconds:
+            self._processes[worker].kill()
+            self._report_death(worker, timeout_seconds)
+
+    def _report_death(self, number: int, silent_seconds: float | None = None) -> NoReturn:
+        """End the others, and say what happened.
+
+        Args:
+            number: of the worker.
+            silent_seconds: it was killed since it made no sample for so long; None: it ended by itself.
+        """
         process = self._processes[number]
         process.join(_PATIENCE_SECONDS)
         code, pid = process.exitcode, process.pid
         index, key, url = self._boards[number].load() if self._boards else (None, "", "")
         self.close()
-        error = WorkerDied(
-            f"worker {number} of {self.workers} (process {pid}) {describe_exit(code)} {_describe_index(index)}; "
-            "iterate again to start new workers, from the state after the last batch if the dataset is elastic",
+        kind, ending = WorkerDied, describe_exit(code)
+        if silent_seconds is not None:
+            kind, ending = WorkerTimeout, f"made no sample for {silent_seconds:g} seconds (timeout=) and was killed"
+        error = kind(
+            f"worker {number} of {self.workers} (process {pid}) {ending} {_describe_index(index)}; "
+            "iterate again to start new workers, from the state after the last batch if the dataset is elastic: "
+            "Loader(max_restarts=2) does both",
             url=url or None,
             key=key or None,
         )

@@ -17,6 +17,7 @@ _MEANINGS = {
     "samples": "Samples delivered",
     "bytes": "Bytes of the batches delivered",
     "failures": "Errors raised to the consumer",
+    "restarts": "Times that all workers were started again, since one had died or hung",
     "skipped": "Failures that handlers let pass",
     "dropped": "Samples that functions dropped by returning None",
     "running_seconds": "Seconds since the loader began its first epoch, while an epoch ran",
@@ -47,6 +48,7 @@ class LoaderStats:
         samples: delivered.
         bytes: of the batches delivered; long lists of containers (decoded JSON) are weighed by some of them.
         failures: errors raised to the consumer.
+        restarts: times that all workers were started again, since one had died or hung.
         skipped: failures that handlers let pass on the way to what was delivered: samples, or the rest of a shard.
         dropped: samples that functions dropped by returning None, on the same way.
         running_seconds: from the beginning of each epoch to its end or now.
@@ -66,6 +68,7 @@ class LoaderStats:
     samples: int = 0
     bytes: int = 0
     failures: int = 0
+    restarts: int = 0
     skipped: int = 0
     dropped: int = 0
     running_seconds: float = 0.0
@@ -107,13 +110,14 @@ class LoaderStats:
 
         Seconds are those of the clock on the wall, in which a thread also waits for others to let it run.
         """
+        restarts = f"restarts {self.restarts}, " if self.restarts else ""
         speed = f"{self.samples_per_second:.0f} samples/s, {self._megabytes_per_second:.1f} MB/s"
         return format_table(
             self.stages,
             f"{self.samples} samples in {self.running_seconds:.1f} s: {speed}",
             f"waited for batches {self.waiting_share:.0%} of the time; workers waited "
             f"{_divide(sum(self.worker_waiting_seconds), sum(self.worker_busy_seconds)):.0%} of theirs",
-            f"failures {self.failures}, {format_losses(self.skipped, self.dropped)}",
+            f"failures {self.failures}, {restarts}{format_losses(self.skipped, self.dropped)}",
             estimated=True,
         )
 

@@ -49,7 +49,7 @@ def _check_mix(mix: Mix) -> None:
     for source in mix.sources:
         if source.mix is not None:
             _check_mix(source.mix)
-        for name in ("decode", "transforms", "preshuffle", "shuffle", "extensions"):
+        for name in ("decode", "transforms", "preshuffle", "shuffle", "extensions", "where"):
             if getattr(source, name) != getattr(plain, name):
                 raise UsageError(
                     f"source {source.name!r}: {name!r} belongs to reading: take it out of the specification to mix "

@@ -11,7 +11,7 @@ interrupted, and never joins two shards.
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 from zlib import crc32
 
 from webdataset.core.error_handlers import Handler, make_handler_error, reraise_exception, should_continue
@@ -26,6 +26,9 @@ from webdataset.samples.split_samples import check_policy
 from webdataset.storage.profile_pickling import PicklesProfiles
 from webdataset.storage.streams import stream_identity
 from webdataset.tar.header import Limits
+
+if TYPE_CHECKING:
+    from webdataset.samples.sample_selection import SampleFilter
 
 T = TypeVar("T")
 
@@ -46,6 +49,8 @@ class Position:
         failures: errors that a handler stepped over so far.
         reader: of the present shard, whose ``stream`` tells which object is read; None before the first.
         resumed: what ``split_snapshot`` returned for the run that this one continues.
+        left_out: samples that ``where`` left out so far.
+        kept_any: whether it kept one.
     """
 
     def __init__(self, *, tracked: bool = False, chained: bool = True) -> None:
@@ -56,6 +61,8 @@ class Position:
         self.failures = 0
         self.reader: Any = None
         self.resumed: SplitJson = [None, None]
+        self.left_out = 0
+        self.kept_any = False
         self.tracked = tracked
         self._chained = tracked and chained
         # of the present list, None for a sample without one
@@ -290,6 +297,7 @@ class ReadingOptions(TypedDict, total=False):
     observer: Callable[[str, Any], Watch] | None
     storage_options: object
     prefetch: int | None
+    where: str | None
 
 
 @dataclass(frozen=True)
@@ -319,6 +327,8 @@ class Reading(PicklesProfiles):
         storage_options: what S3 urls are opened with: ``{"profile": NAME}``, or fields of a profile.
         prefetch: bytes of the next shards that may be read ahead, where they are not local; 0 for none, None is
             ``WDS_PREFETCH_BYTES``.
+        where: tells which samples are given; None gives all. The others count on: what a stream's share is, and the
+            number of a sample in its shard, do not depend on it.
     """
 
     handler: Handler = reraise_exception
@@ -337,9 +347,12 @@ class Reading(PicklesProfiles):
     observer: Callable[[str, Any], Watch] | None = None
     storage_options: object = None
     prefetch: int | None = None
+    where: "SampleFilter | None" = None
 
     def __post_init__(self) -> None:
         check_policy(self.split_samples)
+        if self.where is not None and not hasattr(self.where, "holds"):
+            raise UsageError(f"where={self.where!r}: an expression, as in wds.WebDataset(urls, where='json.width > 5')")
         if self.handler is not None and not callable(self.handler):
             raise make_handler_error(self.handler)
         if self.missing_end is not None and self.missing_end not in ENDS:
@@ -411,6 +424,7 @@ def read_samples(
     configure_allocator()
     position = position or Position()
     first = start.shard if start is not None else 0
+    where: SampleFilter | None = getattr(reading, "where", None)
     for index, shard in enumerate(shards, first):
         position.begin(shard.get("number", index), str(shard["url"]))
         # one that several streams share has a reader already
@@ -420,7 +434,12 @@ def read_samples(
         if resumed is not None:
             position.ordinal = resumed
         try:
-            for samples, offsets in take_share(reader.lists(), shard, resumed):
+            lists = take_share(reader.lists(), shard, resumed)
+            if where is not None:
+                from webdataset.samples.sample_selection import select_samples  # noqa: PLC0415  few runs select
+
+                lists = select_samples(lists, where, reading, position)
+            for samples, offsets in lists:
                 if reading.addresses:
                     _stamp_addresses(samples, offsets, position)
                 pending = position.present(samples, offsets)

@@ -211,14 +211,15 @@ def plan_runs(table: SampleTable, first: int, kept: Sequence[int], step: int, ex
                 runs[-1][1] = number + 1
             else:
                 runs.append([number, number + 1])
-    found = [ExtentRun(low, high, starts[low], _find_stop(table, high, extents.length)) for low, high in runs]
+    found = [ExtentRun(low, high, starts[low], find_run_stop(table, high, extents.length)) for low, high in runs]
     most = extents.length - starts[min(first, count)]
     return found if most - sum(run.stop_bytes - run.start_bytes for run in found) >= _LEAST_SHARE * most else []
 
 
-def _find_stop(table: SampleTable, number: int, length: int) -> int:
-    """Return where the header ends that the sample with this number begins with, or the shard."""
-    return table.entries[number].fields[0].offset if number < len(table) else length
+def find_run_stop(table: SampleTable, number: int, length: int) -> int:
+    """Return where the header ends that the sample with this number begins with, or the shard; -1 without a field."""
+    fields = table.entries[number].fields if number < len(table) else None
+    return length if fields is None else fields[0].offset if fields else -1
 
 
 class Contradiction(Exception):

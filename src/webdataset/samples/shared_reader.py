@@ -62,11 +62,13 @@ class SharedReaders:
 
     Attributes:
         known_indexes: of each folder at a store, which kind of index files lies there.
+        known_columns: what is known of columns files beside shards, for the readers that select samples.
     """
 
     def __init__(self, streams: Iterable[int], limit_bytes: int | None = None) -> None:
         self.held = Held(settings.SHARED_BYTES.get() if limit_bytes is None else limit_bytes)
         self.known_indexes: dict[str, int] = {}
+        self.known_columns: object | None = None
         self._streams = set(streams)
         self._readers: dict[tuple[int, int, str, range], SharedReader] = {}
 

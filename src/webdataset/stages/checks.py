@@ -32,12 +32,15 @@ class CheckSamples(PassThroughStage):
 
     Args:
         shards: number of shards of the dataset, for the message; None where it is not known.
+        selected: samples are selected where they are read, and a share of a pass may rightly hold none that is wanted:
+            all shares are judged together (:mod:`webdataset.flow.outcomes`).
     """
 
     state_name = "CheckSamples"
 
-    def __init__(self, shards: int | None = None) -> None:
+    def __init__(self, shards: int | None = None, *, selected: bool = False) -> None:
         self._shards = shards
+        self._selected = selected
 
     def begin(self, run: Run) -> SeenState:  # noqa: ARG002
         """Return a state that has seen nothing."""
@@ -54,7 +57,7 @@ class CheckSamples(PassThroughStage):
             yield sample
             break
         yield from upstream
-        if not state.seen:
+        if not state.seen and not self._selected:
             raise NoSamples(self._explain_error())
 
     def _explain_error(self) -> str:

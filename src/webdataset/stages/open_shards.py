@@ -43,6 +43,8 @@ class OpenShardsState(StageState):
         taken: number of shards taken from the list so far.
         turn: index in ``slots`` of the shard that gives next.
         last: address of the sample given last.
+        left_out: samples that ``where`` left out of the shards that have ended.
+        kept_any: whether it kept one.
     """
 
     def __init__(self, run: Run | None = None) -> None:
@@ -51,6 +53,8 @@ class OpenShardsState(StageState):
         self.taken = 0
         self.turn = 0
         self.last: InterleavedShard | None = None
+        self.left_out = 0
+        self.kept_any = False
         self.before: list[int] | None = None  # the sample given last before a restored run
 
     @property
@@ -119,6 +123,8 @@ class OpenShards(ReadShards):
         self.reader = reader
         self.count = count
         self.reading = reader.reading
+        if reader.drops:
+            self.drops, self.name, self.function = True, "where", getattr(reader, "function", None)
 
     def begin(self, run: Run) -> Any:
         """Return a state that stands before the first shard."""
@@ -153,10 +159,15 @@ class OpenShards(ReadShards):
                         # each reader has one shard, and counts it as the first
                         sample["__address__"] = sample["__address__"]._replace(shard=slot.number)
                     yield sample
-                elif stops:
+                    continue
+                state.left_out += slot.state.position.left_out
+                state.kept_any = state.kept_any or slot.state.position.kept_any
+                if stops:
                     slots.clear()
                 else:
                     self._replace(reader, shards, state)
+            if state.outcome is not None:
+                state.outcome.end(state.left_out, gave=state.kept_any)
         finally:
             for slot in slots:
                 close = getattr(slot.samples, "close", None)

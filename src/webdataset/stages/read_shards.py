@@ -36,7 +36,9 @@ from webdataset.stages.base import Fetch, Run, Stage, StageState
 from webdataset.storage.streams import stream_identity
 
 if TYPE_CHECKING:
+    from webdataset.samples.selected_extents import SelectingReader
     from webdataset.samples.shard_extents import SampleTable, TableFinder
+    from webdataset.samples.shard_reader import ShardReader
     from webdataset.storage.extents import Extents
 
 Shard = dict[str, Any]
@@ -52,6 +54,7 @@ class ReaderState(StageState):
         stream: the virtual stream that is read, or None in a plain run.
         readers: of shards that several streams share; None where each reads alone.
         epoch: of the pass.
+        known_columns: what is known of columns files, where no other stream shares it.
     """
 
     plain = True
@@ -62,6 +65,7 @@ class ReaderState(StageState):
         self.warned = run.warned
         self.position = Position(tracked=run.tracked, chained=run.traced)
         self.saved: SavedPosition | None = None
+        self.known_columns: object | None = None
 
     @property
     def address(self) -> CheckedAddress | None:
@@ -211,7 +215,8 @@ class ReadShards(Stage):
         """Yield samples."""
         shards = _number_shards(upstream) if state.origin is not None else upstream
         if state.saved is None:
-            opened = self.open_shards(shards) if state.readers is None else self._open_for_stream(shards, state)
+            plain = state.readers is None and not self.drops
+            opened = self.open_shards(shards) if plain else self._open_for_stream(shards, state)
             return read_samples(opened, self.reading, state.position)
         return self._resume(shards, state, state.saved)
 
@@ -225,42 +230,89 @@ class ReadShards(Stage):
             state: of the reader.
             saved: where to start in the first shard; None starts at its beginning.
         """
-        if state.readers is None or not self.shares_readers:
+        readers = state.readers if self.shares_readers else None
+        if readers is None and not self.drops:
             return self.open_shards(shards)
-        return self._open_with_readers(shards, state, state.readers, saved)
+        return self._open_with_readers(shards, state, readers, saved)
 
     def _open_with_readers(
-        self, shards: Iterator[Shard], state: ReaderState, readers: SharedReaders, saved: SavedPosition | None
+        self, shards: Iterator[Shard], state: ReaderState, readers: SharedReaders | None, saved: SavedPosition | None
     ) -> Iterator[Shard]:
         stops: list[Exception] = []
         opener, common = copy.copy(self), copy.copy(self)
         opener.reading = replace(self.reading, handler=note_stops(self.reading.handler, stops))
         common.reading = replace(self.reading, handler=reraise_exception)
+        selected: list[tuple[Shard, SelectingReader]] = []
         shared: list[tuple[Shard, SavedPosition | None]] = []
         numbered = enumerate(shards)
 
         def list_own_shards() -> Iterator[Shard]:
             for number, shard in numbered:
-                if SHARED_BY in shard:
-                    shared.append((shard, None if number else saved))
+                place = None if number else saved
+                reader = self._select_by_columns(shard, state, place, common) if self.drops else None
+                if reader is not None:
+                    selected.append((shard, reader))
+                    return
+                if SHARED_BY in shard and readers is not None:
+                    shared.append((shard, place))
                     return
                 yield shard
 
-        while True:
-            yield from opener.open_shards(list_own_shards())
-            if stops or not shared or state.stream is None:
-                return
-            shard, place = shared.pop()
-            known = {**shard, "rising": place is None or place.rises}
-            start = None if place is None else place.start
-            find_table = self.table_finder(shard, readers.known_indexes)
-            number = state.stream.number
-            reader = readers.claim(known, self.reading, number, state.epoch, common.open_shards, start, find_table)
-            if reader is None:
-                yield from opener.open_shards([shard])
-            else:
-                del known["share"]  # it was taken there
-                yield {**known, "reader": reader, "stream": reader.stream}
+        try:
+            while True:
+                yield from opener.open_shards(list_own_shards())
+                if stops or not (shared or selected):
+                    return
+                if selected:
+                    shard, chosen = selected.pop()
+                    yield {**{name: part for name, part in shard.items() if name not in ("share", "part")},
+                           "reader": chosen, "stream": chosen.stream}  # fmt: skip
+                    continue
+                shard, place = shared.pop()
+                claimed = self._claim_reader(shard, state, place, common)
+                yield from opener.open_shards([shard]) if claimed is None else (claimed,)
+        finally:
+            for _, unread in selected:
+                unread.close()
+
+    def _claim_reader(
+        self, shard: Shard, state: ReaderState, saved: SavedPosition | None, common: "ReadShards"
+    ) -> Shard | None:
+        """Return a shard with what this stream reads of it; None where it is to be read alone."""
+        if state.readers is None or state.stream is None:
+            return None
+        known = {**shard, "rising": saved is None or saved.rises}
+        start = None if saved is None else saved.start
+        find_table = self.table_finder(shard, state.readers.known_indexes)
+        number = state.stream.number
+        reader = state.readers.claim(known, self.reading, number, state.epoch, common.open_shards, start, find_table)
+        if reader is None:
+            return None
+        del known["share"]  # it was taken there
+        return {**known, "reader": reader, "stream": reader.stream}
+
+    def _select_by_columns(
+        self, shard: Shard, state: ReaderState, saved: SavedPosition | None, common: "ReadShards"
+    ) -> "SelectingReader | None":
+        """Return what reads only the samples of a shard that may be wanted, by a columns file beside it."""
+        reading = self.reading
+        if not self.opens_by_url() or type(reading) is not Reading or not isinstance(shard["url"], str):
+            return None
+        from webdataset.index.column_selection import KnownColumns, open_selection  # noqa: PLC0415  few runs select
+
+        holder = state if state.readers is None else state.readers
+        files = holder.known_columns if isinstance(holder.known_columns, KnownColumns) else KnownColumns()
+        holder.known_columns = files
+
+        known = {**shard, "rising": saved is None or saved.rises}
+        opened: list[Iterator[Shard]] = []
+
+        def open_whole(rules: Reading, start: Address | None) -> "ShardReader":
+            # it is not closed before the reader is left
+            opened.append(common.open_shards([shard]))
+            return rules.reader({**next(opened[-1]), "rising": known["rising"]}, start)
+
+        return open_selection(known, reading, None if saved is None else saved.start, files, open_whole)
 
     def table_finder(self, shard: Shard, known: dict[str, int]) -> "TableFinder | None":
         """Return what finds out where the samples of a shard stand; None where nothing may go past ``open_shards``.
@@ -415,6 +467,27 @@ class ReadShards(Stage):
 
     def __repr__(self) -> str:
         return f"tarfile_samples({self.reading.handler.__name__})"
+
+
+class SelectSamples(ReadShards):
+    """The same, of the samples for which ``reading.where`` holds; mixed into readers.
+
+    Flow: in shard and tar order; memory: the samples of one 384 KB chunk; resumes at a byte offset.
+    """
+
+    drops = True
+    name = "where"
+
+    @property
+    def function(self) -> object:
+        """What selects the samples, for reports."""
+        return None if self.reading.where is None else self.reading.where.normal
+
+    def flow(self, upstream: Iterator[Shard], state: ReaderState) -> Iterator[Sample]:
+        """Yield the samples that are wanted; say at the end whether there were any."""
+        yield from super().flow(upstream, state)
+        if state.outcome is not None:
+            state.outcome.end(state.position.left_out, gave=state.position.kept_any)
 
 
 def find_position(items: Iterator[Any], state: StageState | None) -> Position | None:

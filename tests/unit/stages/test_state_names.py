@@ -46,6 +46,7 @@ CLASSES = {
     "stages.shuffle.Shuffle": "Shuffle",
     "stages.shuffle.ShuffleBytes": "ShuffleBytes",
     "stages.shuffle_blocks.BlockShuffle": "BlockShuffle",
+    "tariterators.SelectedTarSamples": "SelectedTarSamples",
     "tariterators.TarSamples": "TarSamples",
 }
 # these go by the function that they were given, or are never in a state
@@ -57,7 +58,7 @@ UNNAMED = {
     "stages.base.FilterFunction",
     "stages.base.ObservingFunction", "stages.base.PassThroughStage", "stages.base.TransparentFunction",
     "stages.interleaved_documents.JoinStage", "stages.map.Map", "stages.mix.Mixture", "stages.randomness.MapWithRng",
-    "stages.select.Select",
+    "stages.read_shards.SelectSamples", "stages.select.Select",
 }  # fmt: skip
 FUNCTIONS = {
     "stages.fields": "associate extract_keys rename rename_keys to_dict to_tuple",

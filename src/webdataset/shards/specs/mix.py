@@ -44,6 +44,7 @@ class Source:
         shuffle: samples in the buffer of a shuffle after everything else.
         shardshuffle: whether the shards come in a new order in each epoch; None leaves it to the dataset.
         cache: directory to keep its shards in.
+        where: the expression that holds for the samples to be read; None for all.
         nsamples: how many samples it has, where that is known.
         nbytes: how many bytes its shards have, where that is known.
         energon: the prepared directory that the shards were listed from.
@@ -70,6 +71,7 @@ class Source:
     shuffle: int = 0
     shardshuffle: bool | None = None
     cache: str | None = None
+    where: str | None = None
     nsamples: int | None = None
     nbytes: int | None = None
     energon: str | None = None

@@ -282,6 +282,7 @@ OPTIONS = KeyTable(
         "shuffle": integer_kind(0),
         "shardshuffle": FLAG,
         "cache": TEXT,
+        "where": TEXT,
         "nsamples": integer_kind(0),
         "nbytes": integer_kind(0),
     },
@@ -291,6 +292,7 @@ OPTIONS = KeyTable(
         "choose": "so many shards in each epoch, none twice",
         "resample": "so many draws of shards with replacement in each epoch",
         "subset": "the part of the list of shards that belongs to it, such as [10%, 80%]",
+        "where": "an expression: only samples for which it holds are read, such as json.width >= 512",
         "subsample": "the probability with which each sample is kept",
         "rename": "new field name to old",
         "keep": "the fields to keep",
@@ -331,7 +333,7 @@ SOURCE = KeyTable(
     },
 )
 KINDS_OF_SOURCE = ("shards", "wids", "index", "spec", "energon")
-OF_SHARDS = ("choose", "resample", "subset", "cache", "shardshuffle", "nsamples", "nbytes")
+OF_SHARDS = ("choose", "resample", "subset", "cache", "where", "shardshuffle", "nsamples", "nbytes")
 
 
 SCHEMA_FILE = Path(__file__).with_name("spec.schema.json")

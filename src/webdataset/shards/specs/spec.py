@@ -61,7 +61,7 @@ def _export_source(source: Source, split: str) -> dict[str, object]:
     tags = {"subflavors": dict(source.tags)} if source.tags else {}
     plain = Source()
     for name in ("choose", "resample", "subset", "subsample", "rename", "keep", "extensions", "decode", "transforms",
-                 "preshuffle", "shuffle", "cache"):  # fmt: skip
+                 "preshuffle", "shuffle", "cache", "where"):  # fmt: skip
         _require_sayable_in_energon(getattr(source, name) == getattr(plain, name), f"'{name}' of {source.name!r}")
     if source.mix is not None:
         return {**_export_mix(source.mix, split), **tags}
@@ -118,7 +118,7 @@ def export_open_clip(mix: Mix) -> dict[str, str]:
     plain = Source()
     for source, share in zip(mix.sources, mix.shares(), strict=True):
         for name in ("mix", "repeat", "choose", "resample", "subset", "subsample", "rename", "keep", "extensions",
-                     "tags", "decode", "transforms", "preshuffle", "shuffle", "cache"):  # fmt: skip
+                     "tags", "decode", "transforms", "preshuffle", "shuffle", "cache", "where"):  # fmt: skip
             _require_sayable_in_open_clip(getattr(source, name) == getattr(plain, name), f"'{name}' of {source.name!r}")
         _require_sayable_in_open_clip(share > 0, f"the weight 0 of {source.name!r}")
         _require_sayable_in_open_clip(
