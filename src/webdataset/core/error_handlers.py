@@ -116,7 +116,11 @@ _thread_counts = _ThreadCounts()
 
 
 def make_handler_error(handler: object) -> UsageError:
-    """Return the error for a handler that is no function."""
+    """Return the error for a handler that is no function; for a dictionary, how it is written."""
+    if isinstance(handler, dict):
+        return UsageError(
+            "a dictionary stands in the place of handler=; what it holds is given by name: map_dict(**{...})"
+        )
     return UsageError(
         f"handler={handler!r}: a function of the exception, such as wds.warn_and_continue, or one of your own that "
         "returns True to skip and continue"

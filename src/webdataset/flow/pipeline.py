@@ -17,7 +17,7 @@ from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.tracebacks import trim_traceback
 from webdataset.core.upstream_utils import PipelineStage
-from webdataset.flow.epochs import EpochCounter, choose_seeds
+from webdataset.flow.epochs import EpochCounter, choose_seeds, make_epoch_error
 from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.run import (
     END,
@@ -206,7 +206,12 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
         Args:
             f: the stage.
+
+        Raises:
+            UsageError: a text or number, which is no stage.
         """
+        if isinstance(f, str | bytes | int | float):
+            raise UsageError(f"{f!r:.60} is no stage: a stage is what wds.map(function), wds.shuffle(1000) … return")
         self.pipeline.append(f)
 
     def compose(self, *args: object) -> Self:
@@ -234,9 +239,14 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
         Returns:
             A copy with these bounds. (They hold for this pipeline too, as code written for upstream expects.)
+
+        Raises:
+            UsageError: something that is no number.
         """
-        passes = ENDLESS if nepochs is None or nepochs < 1 else nepochs
+        nepochs = 0 if nepochs is None else nepochs
         bound = -1 if nbatches is None else nbatches
+        _check_counts("repeat", nepochs=nepochs, nbatches=bound)
+        passes = ENDLESS if nepochs < 1 else nepochs
         return self._copy_with(repetitions=passes, nsamples=bound, fixed_epoch=False)
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
@@ -251,7 +261,11 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
         Returns:
             A copy with this bound. (It holds for this pipeline too, as code written for upstream expects.)
+
+        Raises:
+            UsageError: something that is no number.
         """
+        _check_counts("with_epoch", nsamples=nsamples, nbatches=nbatches)
         bound = max(nsamples, nbatches)
         return self._copy_with(repetitions=ENDLESS, nsamples=bound, fixed_epoch=bound > 0)
 
@@ -267,7 +281,12 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
         Returns:
             A copy with this length. (This pipeline has it too, as code written for upstream expects.)
+
+        Raises:
+            UsageError: something that is no number.
         """
+        # None is a length that is not known, in published versions
+        _check_counts("with_length", n=0 if n is None else n)
         self.__dict__.pop("_length_told", None)
         result = self._copy_with(size=n, silent=silent)
         add_length_method(self)
@@ -296,10 +315,10 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
             epoch: from 0.
 
         Raises:
-            UsageError: no number.
+            UsageError: no such epoch.
         """
-        if not isinstance(epoch, SupportsIndex):
-            raise UsageError(f"set_epoch({epoch!r}): an epoch is a whole number; the first one is 0")
+        if not isinstance(epoch, SupportsIndex) or int(epoch) < 0:
+            raise make_epoch_error(epoch)
         self.epoch = self.chosen_epoch = int(epoch)
         self._count = None
 
@@ -497,6 +516,13 @@ def _rebuild(pickled: bytes) -> object:
     result = kind.__new__(_make_sized_class(kind) if sized else kind)
     result.__dict__.update(attributes)
     return result
+
+
+def _check_counts(call: str, **counts: object) -> None:
+    """Raise UsageError where a number of items or passes is none; programs compute them, so that some are floats."""
+    for name, count in counts.items():
+        if not isinstance(count, SupportsIndex | float):
+            raise UsageError(f"{call}({name}={count!r:.60}): it is a whole number, such as {call}(1000)")
 
 
 def add_length_method(obj: Pipeline) -> Pipeline:

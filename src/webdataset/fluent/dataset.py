@@ -98,7 +98,7 @@ class WebDataset(DataPipeline, FluidInterface):
         **reading: Unpack[ReadingOptions],
     ) -> None:
         super().__init__()
-        rules = interface.check_reading_rules(dict(reading))
+        rules = interface.check_reading_rules(dict(reading), shardshuffle=shardshuffle, repeat=repeat)
         self.seed = seed
         self.trust = trust_levels.trust_level(trust) if trust is not None else None
         size = 100 if shardshuffle is True else None if shardshuffle is None else int(shardshuffle)

@@ -11,18 +11,20 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from webdataset import filters
 from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, reraise_exception
-from webdataset.core.errors import check_keywords
+from webdataset.core.errors import UsageError, check_keywords
 from webdataset.core.optional_imports import is_instance_by_name, loaded_module
+from webdataset.samples.grouping import POLICIES
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import ResampledShards
 from webdataset.shards.source import ShardSource
 from webdataset.shards.split import single_node_only, split_by_node, split_by_sample, split_by_worker
 from webdataset.stages.checks import CheckSamples, SplitAssigned
+from webdataset.tar.header import Limits
 
 if TYPE_CHECKING:
     from webdataset.samples.sample_selection import SampleFilter
@@ -81,7 +83,15 @@ def make_shard_shuffle(size: int | None, seed: int | None, *, deterministic: boo
 
 
 def open_side_by_side(reader: Any, count: int) -> Any:
-    """Return the stage that reads ``count`` shards at once; the reader itself for one. Raises UsageError: below 1."""
+    """Return the stage that reads ``count`` shards at once; the reader itself for one.
+
+    Raises:
+        UsageError: below 1, or rules of the reader that are no functions.
+    """
+    for name in ("select_files", "rename_files"):
+        function = getattr(reader.reading, name)
+        if function is not None and not callable(function):
+            raise _meaning_error(name, function)
     if count == 1:
         return reader
     from webdataset.stages.open_shards import OpenShards  # noqa: PLC0415  only where several shards are read at once
@@ -119,14 +129,56 @@ _INSTEAD = {
 }
 
 
-def check_reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
-    """Return the rules of reading that a dataset was given, checked by name. Raises TypeError: a name that is none."""
+_MEANINGS = {
+    "where": "an expression as a text, such as 'json.width >= 512', or None",
+    "duplicates": f"one of {', '.join(map(repr, POLICIES))}",
+    "keys": "a function of a member's name that returns (key, extension)",
+    "suffixes": "a list of the extensions to keep, such as ['jpg', 'json'], or None",
+    "limits": "a webdataset.tar.header.Limits",
+    "select_files": "a function of a member's name, such as lambda name: name.endswith('.jpg'), or None",
+    "rename_files": "a function of a member's name that returns another, or None",
+    "cache_dir": "the path of a folder, as a str or a pathlib.Path, or None",
+    "url_to_name": "a function of a url that returns the name of a file in the cache, or None",
+    "nodesplitter": "a function that shares shards out, such as wds.split_by_node, or None",
+    "workersplitter": "a function that shares shards out, such as wds.split_by_worker, or None",
+    "shardshuffle": "a number of shards, or True or False",
+    "repeat": "a number of passes, or True or False",
+}
+
+
+def check_reading_rules(rules: dict[str, Any], **counts: object) -> dict[str, Any]:
+    """Return the rules of reading that a dataset was given, checked.
+
+    Args:
+        rules: those that were given by name.
+        **counts: other arguments that are numbers, or None.
+
+    Raises:
+        TypeError: a name that is none.
+        UsageError: a value that cannot mean anything.
+    """
     known = [field.name for field in dataclasses.fields(Reading)]
     if not rules.keys() <= set(known):
         check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)
     if isinstance(rules.get("where"), str):
         rules["where"] = parse_where(rules["where"])
+    good = {
+        "duplicates": rules.get("duplicates", "error") in POLICIES,
+        "suffixes": hasattr(rules.get("suffixes") or (), "__contains__"),
+        "limits": "limits" not in rules or isinstance(rules["limits"], Limits),
+        "where": rules.get("where") is None or hasattr(rules["where"], "normal"),
+        "keys": "keys" not in rules or callable(rules["keys"]),
+    }
+    for name, count in counts.items():
+        good[name] = count is None or isinstance(count, SupportsIndex | float)
+    for name, means in good.items():
+        if not means:
+            raise _meaning_error(name, {**rules, **counts}[name])
     return rules
+
+
+def _meaning_error(name: str, value: object) -> UsageError:
+    return UsageError(f"{name}={value!r:.60}: it is {_MEANINGS[name]}")
 
 
 def parse_where(text: str, before: "SampleFilter | None" = None) -> "SampleFilter":
@@ -176,8 +228,17 @@ def reading_stages(source: ShardSource, order: ShardOrder, reader: Any, *, empty
 
 
 def _choose_splitters(source: ShardSource, order: ShardOrder) -> list[Splitter]:
-    """Return the splitters after a source: for an object of the program only those that the program chose."""
+    """Return the splitters after a source: for an object of the program only those that the program chose.
+
+    Raises:
+        UsageError: something that is no splitter.
+    """
     splitters = (order.nodesplitter, order.workersplitter)
+    given: dict[str, object] = {"nodesplitter": order.nodesplitter, "workersplitter": order.workersplitter}
+    for name, splitter in given.items():
+        # published versions take objects that have ``run``
+        if splitter and not callable(splitter) and not hasattr(splitter, "run"):
+            raise _meaning_error(name, splitter)
     asked = [each for each in splitters if each and not (source.given and isinstance(each, DefaultSplitter))]
     wanted = [each.splitter if isinstance(each, DefaultSplitter) else each for each in asked]
     # it shares out between ranks and workers alike: nothing is left to split
@@ -218,6 +279,10 @@ def make_shard_cache(
     Raises:
         UsageError: the directory does not exist, or ``revalidate`` is something else.
     """
+    if url_to_name is not None and not callable(url_to_name):
+        raise _meaning_error("url_to_name", url_to_name)
+    if cache_dir is not None and not isinstance(cache_dir, str | os.PathLike):
+        raise _meaning_error("cache_dir", cache_dir)
     folder = settings.CACHE.get() if cache_dir is None else os.fspath(cache_dir)
     if folder is None:
         return None
@@ -289,7 +354,9 @@ class FluidInterface:
             size: samples in the buffer; below 1 leaves the order as it is.
             **kw: ``initial``, ``rng``, ``seed``, ``max_bytes``; see :func:`webdataset.filters.shuffle`.
         """
-        return self if size < 1 else self.compose(filters.shuffle(size, **kw))
+        if isinstance(size, int | float) and size < 1:
+            return self
+        return self.compose(filters.shuffle(size, **kw))
 
     def block_shuffle(self, size: int, **kw: int | None) -> Self:
         """Shuffle blocks of consecutive samples, each by itself.

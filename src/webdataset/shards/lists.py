@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, SupportsIndex, TypeVar
 
 from webdataset.core import settings
 from webdataset.core.distributed import detect_context, thread_context, worker_context
@@ -92,8 +92,13 @@ class ShardList(IterableDataset):
 
         Args:
             epoch: from 0.
+
+        Raises:
+            UsageError: no such epoch.
         """
-        self.epoch = epoch - 1
+        if not isinstance(epoch, SupportsIndex) or int(epoch) < 0:
+            raise UsageError(f"set_epoch({epoch!r:.60}): epochs are numbered from 0")
+        self.epoch = int(epoch) - 1
 
     def shards(self, epoch: int, draw: Callable[[], Random]) -> Iterator[Shard]:
         """Yield the shards of the pass ``epoch``; ``draw`` gives the generator for what is not seeded."""

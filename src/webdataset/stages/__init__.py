@@ -17,6 +17,7 @@
 * ``mix``: random, even, round robin, one after another
 * ``mix_sources``: the sources of a mix, each resumed by itself
 * ``sharding``: stages that divide by shard or by sample, equal shares (the splitters: ``shards.split``)
+* ``argument_checks``: of what stages are given
 * ``checks``: no samples, shards read several times
 * ``sample_cache``: samples kept in memory or in LMDB
 * ``datasets``: mock, with_epoch, with_length, AISBatch

@@ -15,7 +15,7 @@ import functools
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
@@ -350,6 +350,7 @@ def transform(
     kind: type[TransparentFunction] = TransparentFunction,
     *,
     state_name: str | None = None,
+    **checks: Callable[[object], None],
 ) -> Callable[P, TransparentFunction]:
     """Make a stage maker of a generator function whose every output item is made from one input item, in order.
 
@@ -357,11 +358,12 @@ def transform(
         function: ``function(source, *args, **kw)`` yields results. Its first parameter is left out of the maker's.
         kind: of the stages.
         state_name: what states call the stages; None is the function's qualified name.
+        **checks: by parameter, what raises where its value, if it is not the default, cannot mean anything.
 
     Returns:
         ``maker(*args, **kw)``, which checks its arguments and returns the stage.
     """
-    return _maker(function, kind, state_name)
+    return _maker(function, kind, state_name, checks)
 
 
 def observation(
@@ -369,30 +371,38 @@ def observation(
     kind: type[ObservingFunction] = ObservingFunction,
     *,
     state_name: str | None = None,
+    **checks: Callable[[object], None],
 ) -> Callable[P, ObservingFunction]:
     """Make a stage maker of a generator function whose output items are input items, in order; see `transform`."""
-    return _maker(function, kind, state_name)
+    return _maker(function, kind, state_name, checks)
 
 
 def expansion(
     function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]], *, state_name: str | None = None
 ) -> Callable[P, FilterFunction]:
     """Make a stage maker of a generator function that is resumed by replay (1 to n, reordering, or foreign)."""
-    return _maker(function, FilterFunction, state_name)
+    return _maker(function, FilterFunction, state_name, {})
 
 
 FilterKind = TypeVar("FilterKind", bound=FilterFunction)
 
 
 def _maker(
-    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]], kind: type[FilterKind], state_name: str | None
+    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
+    kind: type[FilterKind],
+    state_name: str | None,
+    checks: Mapping[str, Callable[[object], None]],
 ) -> Callable[P, FilterKind]:
     signature = inspect.signature(function)
     own = signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=kind)
 
     @functools.wraps(function)
     def maker(*args: P.args, **kw: P.kwargs) -> FilterKind:
-        handler = own.bind(*args, **kw).arguments.get("handler")
+        given = own.bind(*args, **kw).arguments
+        for name, check in checks.items():
+            if name in given and given[name] is not own.parameters[name].default:
+                check(given[name])
+        handler = given.get("handler")
         if handler is not None and not callable(handler):
             raise make_handler_error(handler)
         return kind(function, *args, **kw)

@@ -10,7 +10,6 @@ too; everything else (text, bytes, dictionaries, None) stays a list. It loads nu
 a tensor can only appear where torch is loaded already.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from webdataset.core.errors import SampleError, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_pair
 from webdataset.core.optional_imports import loaded_module
+from webdataset.stages.argument_checks import check_collation, read_count
 from webdataset.stages.base import Fetch, Item, Run, Stage, StageState, collate_batch, pair_addresses
 
 
@@ -192,9 +192,12 @@ class Batched(Stage[StageState]):
         return f"{name}({self.batchsize}{with_function}{'' if self.partial else ', partial=False'})"
 
 
-def _whole_size(batchsize: float) -> int:
+def _read_size(batchsize: float) -> int:
     """Return the number of samples that upstream gathers for a size, which programs compute (``64 / world_size``)."""
-    size = math.ceil(batchsize) if math.isfinite(batchsize) else 0
+    try:
+        size = read_count(batchsize, "batchsize")
+    except UsageError:
+        size = 0
     if size < 1:
         raise UsageError(f"batchsize={batchsize!r}: a batch holds at least one sample, and a finite number of them")
     return size
@@ -220,11 +223,13 @@ def batched(
         A stage.
 
     Raises:
-        UsageError: a batch size below 1.
+        UsageError: a batch size below 1, or that is no number; a ``collation_fn`` that is no function.
 
     Flow: in order; holds one batch while it is made; resumes exactly.
     """
-    return Batched(_whole_size(batchsize), collation_fn, partial)
+    if collation_fn:
+        check_collation(collation_fn)
+    return Batched(_read_size(batchsize), collation_fn, partial)
 
 
 def listed(batchsize: float = 20, partial: bool = True) -> Batched:  # noqa: FBT001, FBT002  positional upstream

@@ -26,6 +26,7 @@ from webdataset.core.error_handlers import (
 from webdataset.core.errors import SampleError, StateMismatch, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_object, as_pair, as_text
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
+from webdataset.stages.argument_checks import check_collation
 from webdataset.stages.base import Fetch, Run, Sample, Stage, StageState, collate_batch, with_blame
 from webdataset.stages.batch import Collation, default_collation_fn
 from webdataset.stages.padding import check_edges, is_tensor, simplify_number
@@ -159,6 +160,8 @@ class Bucketed(Stage[BucketState]):
             raise UsageError(f"by= is the name of a field or a function of a sample, and not {by!r}")
         if handler is not None and not callable(handler):
             raise make_handler_error(handler)
+        if collation_fn is not None:
+            check_collation(collation_fn)
         self.by = by
         # tuples of plain numbers, which states describe
         self.edges = None if edges is None else tuple(check_edges(edges))

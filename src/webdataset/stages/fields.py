@@ -10,7 +10,7 @@ and without a dot before it.
 ``to_dict`` (also ``interleaved_to_dict``) takes suffixes, and drops ``__key__`` and other metadata.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from operator import itemgetter
@@ -34,9 +34,17 @@ def alternatives(spec: Spec) -> list[str]:
         if " " in spec:
             raise UsageError(f"field names cannot hold spaces: {spec!r}; alternatives are joined by ';'")
         return spec.split(";")
-    if not isinstance(spec, list | tuple) or not all(isinstance(name, str) for name in spec):
-        raise UsageError(f"a field is named by a string or a list of strings, not by {spec!r}")
+    if not isinstance(spec, list | tuple) or not spec or not all(isinstance(name, str) for name in spec):
+        raise UsageError(f"a field is named by a string or a list of strings, not by {spec!r:.60}: write 'jpg;png'")
     return list(spec)
+
+
+def _check_fields(specs: object) -> None:
+    """Raise UsageError where a tuple of specifications, or a dictionary of them, holds one that names no field."""
+    given = list(specs.values()) if isinstance(specs, dict) else list(specs) if isinstance(specs, tuple) else []
+    # a single string with spaces names several
+    for spec in given[0].split() if len(given) == 1 and isinstance(given[0], str) else given:
+        alternatives(spec)
 
 
 def parse_field_spec(fields: Iterable[Spec]) -> list[list[str]]:
@@ -259,15 +267,22 @@ def _associate(
     return map_items(source, update, handler, "associate")
 
 
-to_tuple = transform(_to_tuple, state_name="_to_tuple")
-rename = transform(_rename, state_name="_rename")
-associate = transform(_associate, state_name="_associate")
+def _check_associator(associator: object) -> None:
+    if not callable(associator) and not hasattr(associator, "get"):
+        raise UsageError(
+            f"associate takes a dictionary from key to fields, or a function of the key, not {associator!r:.60}"
+        )
+
+
+to_tuple = transform(_to_tuple, state_name="_to_tuple", args=_check_fields)
+rename = transform(_rename, state_name="_rename", kw=_check_fields)
+associate = transform(_associate, state_name="_associate", associator=_check_associator)
 
 
 def _parse_rules(pairs: tuple[tuple[str, str], ...], named: Mapping[str, str]) -> list[tuple[str, str]]:
     rules = [*pairs, *named.items()]
     for rule in rules:
-        if len(rule) != 2 or not all(isinstance(part, str) for part in rule):
+        if not isinstance(rule, Sequence) or len(rule) != 2 or not all(isinstance(part, str) for part in rule):
             raise UsageError(f"a rule is a pair (new name, pattern) of strings, not {rule!r}")
     return [(new, pattern) for new, pattern in rules]
 
@@ -407,8 +422,19 @@ def _duplicate_field_error(sample: Mapping[str, Any], why: str, field: str) -> D
     )
 
 
-rename_keys = transform(_rename_keys, state_name="_rename_keys")
-extract_keys = transform(_extract_keys, state_name="_extract_keys")
+def _check_renames(rules: object) -> None:
+    _parse_rules(rules if isinstance(rules, tuple) else (), rules if isinstance(rules, dict) else {})
+
+
+def _check_patterns(patterns: object) -> None:
+    for pattern in patterns if isinstance(patterns, tuple) else ():
+        names = [pattern] if isinstance(pattern, str) else pattern
+        if not isinstance(names, Collection) or not names or not all(isinstance(name, str) for name in names):
+            raise UsageError(f"extract_keys takes patterns of field names, not {pattern!r:.60}: write '*.jpg;*.png'")
+
+
+rename_keys = transform(_rename_keys, state_name="_rename_keys", args=_check_renames, kw=_check_renames)
+extract_keys = transform(_extract_keys, state_name="_extract_keys", patterns=_check_patterns)
 
 
 def _to_dict(
@@ -461,5 +487,5 @@ def _to_dict(
     return map_items(source, chosen, handler, "to_dict")
 
 
-to_dict = transform(_to_dict, state_name="_to_dict")
+to_dict = transform(_to_dict, state_name="_to_dict", args=_check_fields)
 interleaved_to_dict = to_dict

@@ -12,10 +12,10 @@ and never change a payload.
 import dataclasses
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from webdataset.core.error_handlers import Handler, reraise_exception, should_continue
+from webdataset.core.error_handlers import Handler, make_handler_error, reraise_exception, should_continue
 from webdataset.core.errors import (
     DecodingError,
     DuplicateField,
@@ -32,7 +32,8 @@ from webdataset.samples.documents.document import DocumentRules, is_image, stem
 from webdataset.samples.documents.outline import parse_outline
 from webdataset.samples.documents.siblings import DocumentGroup, SiblingCollector, SiblingRequest
 from webdataset.stages.base import Fetch, FilterFunction, Run, Sample, Stage, StageState, with_blame
-from webdataset.stages.map import _decode
+from webdataset.stages.map import FieldDecoder, _decode
+from webdataset.stages.map import decode as make_decoding
 
 if TYPE_CHECKING:
     from webdataset.codecs.decoder import Decoder
@@ -96,6 +97,8 @@ class JoinStage(Stage[JoinState]):
             lookahead = LOOKAHEAD if adjacent else float("inf")
         if lookahead < 1:
             raise UsageError(f"lookahead={lookahead}: at least one sample must be able to wait")
+        if handler is not None and not callable(handler):
+            raise make_handler_error(handler)
         self.handler = handler
         self.separator = separator
         self.adjacent = adjacent
@@ -432,8 +435,7 @@ def interleaved(
     resumes exactly.
     """
     _check_rules(rules)
-    decode = [decode] if callable(decode) or isinstance(decode, str) else decode
-    decoding = None if decode is None else (tuple(decode), {} if trust is None else {"trust": trust})
+    decoding = None if decode is None else (_list_decoders(decode), {} if trust is None else {"trust": trust})
     return Interleaved(
         DocumentRules(layout=layout, **rules),
         others,
@@ -443,6 +445,13 @@ def interleaved(
         adjacent=adjacent,
         lookahead=lookahead,
     )
+
+
+def _list_decoders(given: str | FieldDecoder | Iterable[str | FieldDecoder]) -> tuple[str | FieldDecoder, ...]:
+    """Return what ``decode=`` names, one or several. Raises UsageError: it names no decoder."""
+    decoders = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    make_decoding(*decoders)
+    return decoders
 
 
 _LISTS = ("image_info", "images", "image", "image_name_list", "videos", "video")

@@ -18,6 +18,8 @@ from typing import Any, Literal, TextIO
 
 from webdataset.core.error_handlers import Handler, count_drop, reraise_exception, should_continue
 from webdataset.core.errors import DecodingError, UsageError
+from webdataset.core.trust import trust_level
+from webdataset.stages import argument_checks
 from webdataset.stages.base import (
     Item,
     Outcome,
@@ -74,9 +76,6 @@ def _decode(
     """
     from webdataset.codecs.decoder import Decoder  # noqa: PLC0415  codecs are loaded when they are used
 
-    for given in args:
-        if not isinstance(given, str) and not callable(given):
-            raise UsageError(f"decode takes image specs and functions f(key, bytes), not {given!r}")
     decoder = Decoder(list(args), pre=pre, post=post, only=only, partial=partial, trust=trust)
     return map_items(source, decoder.decode, handler, "decode")
 
@@ -167,8 +166,62 @@ def _xdecode(
     return map_items(source, decode_fields, handler, "xdecode")
 
 
-decode = transform(_decode, state_name="_decode")
-xdecode = transform(_xdecode, state_name="_xdecode")
+def _check_decoders(given: object) -> None:
+    """Raise UsageError where ``decode`` was given something that is no decoder, or a spec that is not known."""
+    from webdataset.codecs.decoder import Decoder  # noqa: PLC0415  codecs are loaded where decoders are named
+
+    for part in given if isinstance(given, tuple) else ():
+        if not isinstance(part, str) and not callable(part):
+            raise UsageError(
+                f"decode takes image specs and functions f(key, bytes), not {argument_checks.show_value(part)}: write "
+                "decode('rgb'), or decode(wds.handle_extension('x', function))"
+            )
+    Decoder(given)
+
+
+def _check_handlers(given: object) -> None:
+    takes = "pre= and post= take a list of functions f(key, bytes)"
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"{takes}, not {argument_checks.show_value(given)}: write pre=[function]")
+    # an iterator can be asked once
+    if isinstance(given, tuple | list):
+        argument_checks.make_functions_check(takes, "pre=[function]")(given)
+
+
+def _check_only(given: object) -> None:
+    if not isinstance(given, Iterable):
+        raise UsageError(f"only= names fields, not {argument_checks.show_value(given)}: write only='jpg cls'")
+
+
+def _check_trust(given: object) -> None:
+    trust_level(given)  # type: ignore[arg-type]
+
+
+decode = transform(
+    _decode,
+    state_name="_decode",
+    args=_check_decoders,
+    pre=_check_handlers,
+    post=_check_handlers,
+    only=_check_only,
+    trust=_check_trust,
+)
+
+
+def _check_rules(rules: object) -> None:
+    for rule in rules if isinstance(rules, Iterable) else [rules]:
+        if not isinstance(rule, tuple | list) or len(rule) != 2 or not isinstance(rule[0], str):
+            raise UsageError(
+                f"a rule of xdecode is a pair (pattern, function of a stream), not {argument_checks.show_value(rule)}: "
+                "write ('*.txt', function)"
+            )
+        _check_streams((rule[1],))
+
+
+_check_streams = argument_checks.make_functions_check(
+    "xdecode takes functions of a stream, or False to leave a field as it is", "xdecode(txt=function)", False, None
+)
+xdecode = transform(_xdecode, state_name="_xdecode", args=_check_rules, defaults=_check_rules, kw=_check_streams)
 
 
 def _add_label(source: Iterator[Sample], name: str, tags: Mapping[str, object] | None = None) -> Iterator[Sample]:
@@ -378,9 +431,26 @@ def _map_tuple(
     return map_items(source, update, handler, "map_tuple")
 
 
-map = transform(_map, Map, state_name="_map")  # noqa: A001  upstream's name
-map_dict = transform(_map_dict, state_name="_map_dict")
-map_tuple = transform(_map_tuple, state_name="_map_tuple")
+map = transform(  # noqa: A001  upstream's name
+    _map,
+    Map,
+    state_name="_map",
+    f=argument_checks.make_function_check(
+        "map takes a function of a sample", "map(function), or map_dict(jpg=function) for one field"
+    ),
+)
+map_dict = transform(
+    _map_dict,
+    state_name="_map_dict",
+    kw=argument_checks.make_functions_check("map_dict takes a function for each field", "map_dict(jpg=function)"),
+)
+map_tuple = transform(
+    _map_tuple,
+    state_name="_map_tuple",
+    args=argument_checks.make_functions_check(
+        "map_tuple takes a function for each element, or None to leave it", "map_tuple(function, None)", None
+    ),
+)
 
 
 def transform_with(sample: Sequence[object], transformers: Sequence[Function | None] | None) -> Sequence[object]:
@@ -477,6 +547,11 @@ def _log_keys(source: Iterator[Item], logfile: str | os.PathLike[str] | None = N
         yield sample
 
 
+def _check_log(logfile: object) -> None:
+    if logfile:
+        argument_checks.check_path(logfile)
+
+
 def _lock_file(file: TextIO) -> None:
     """Lock a file until it is closed; on systems without ``fcntl`` single short appends must do."""
     with suppress(ImportError):
@@ -486,4 +561,4 @@ def _lock_file(file: TextIO) -> None:
 
 
 info = observation(_info, state_name="_info")
-log_keys = observation(_log_keys, state_name="_log_keys")
+log_keys = observation(_log_keys, state_name="_log_keys", logfile=_check_log)

@@ -112,7 +112,13 @@ class Mixture(Stage[MixState], IterableDataset):
     def __init__(self, datasets: Iterable[Any], longest: bool) -> None:  # noqa: FBT001
         if isinstance(datasets, Mapping):
             raise UsageError("a mix takes a list of datasets, and this is a dictionary: pass list(datasets.values())")
+        if isinstance(datasets, str | bytes) or not isinstance(datasets, Iterable):
+            raise UsageError(f"a mix takes a list of datasets, and this is {datasets!r:.60}: write [a, b]")
         self.datasets = list(datasets)
+        for each in self.datasets:
+            named = isinstance(each, str) and ".tar" in each
+            if named or not (hasattr(each, "__iter__") or hasattr(each, "__getitem__")):
+                raise UsageError(f"a mix takes datasets, and {each!r:.60} is none: write wds.WebDataset(url)")
         self.longest = longest
 
     def begin(self, run: Run) -> MixState:
@@ -270,7 +276,10 @@ class RandomMix(Mixture):
         seed: int | None = None,
     ) -> None:
         super().__init__(datasets, longest)
-        self.probs = [1.0] * len(self.datasets) if probs is None else [float(weight) for weight in probs]
+        try:
+            self.probs = [1.0] * len(self.datasets) if probs is None else [float(weight) for weight in probs]
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"weights {probs!r:.60} are no numbers: give one for each dataset, [0.7, 0.3]") from error
         self.seed = seed
         if len(self.probs) != len(self.datasets):
             raise UsageError(f"{len(self.probs)} weights for {len(self.datasets)} datasets: give one for each")

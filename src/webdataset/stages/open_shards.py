@@ -11,7 +11,8 @@ import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.errors import StateMismatch, UsageError
@@ -118,10 +119,10 @@ class OpenShards(ReadShards):
     state_name = "OpenShards"
 
     def __init__(self, reader: ReadShards, count: int) -> None:
-        if count < 1:
-            raise UsageError(f"open_shards={count!r}: at least one shard has to be open")
+        if not isinstance(count, SupportsIndex) or index(count) < 1:
+            raise UsageError(f"open_shards={count!r}: the number of open shards is a whole number, at least 1")
         self.reader = reader
-        self.count = count
+        self.count = index(count)
         self.reading = reader.reading
         if reader.drops:
             self.drops, self.name, self.function = True, "where", getattr(reader, "function", None)

@@ -143,10 +143,12 @@ class Pack(Stage[PackState]):
         if handler is not None and not callable(handler):
             raise make_handler_error(handler)
         _check_choices(how=how, output=output, oversize=self.oversize)
+        if max_tokens is None:
+            raise UsageError("max_tokens is None: a row holds a whole number of tokens, such as pack(2048)")
         _check_bounds(max_tokens=max_tokens, window=window, max_samples=max_samples)
         if how == "concat" and window is not None:
             raise UsageError("how='concat' joins samples as they come: window= is for how='window'")
-        fills = dict(also) if isinstance(also, Mapping) else dict.fromkeys([also] if isinstance(also, str) else also, 0)
+        fills = _read_fields(tokens, also)
         if made := _MADE.intersection([tokens, *fills]):
             raise UsageError(f"pack makes {', '.join(sorted(made))} itself: give tokens= and also= other fields")
         if tokens in fills:
@@ -376,6 +378,19 @@ def _check_choices(**given: str) -> None:
     for name, value in given.items():
         if value not in _CHOICES[name]:
             raise UsageError(f"{name}={value!r}: there are {', '.join(map(repr, _CHOICES[name]))}")
+
+
+def _read_fields(tokens: object, also: Iterable[str] | Mapping[str, float]) -> dict[str, float]:
+    """Return what stands in the padding of the fields of ``also=``. Raises UsageError: something else names a field."""
+    if not isinstance(tokens, str):
+        raise UsageError(f"tokens= is the name of a field, such as 'input_ids', and not {tokens!r:.60}")
+    if isinstance(also, Mapping):
+        fills = dict(also)
+    elif isinstance(also, Iterable):
+        fills = dict.fromkeys([also] if isinstance(also, str) else also, 0)
+    if not isinstance(also, Iterable) or not all(isinstance(name, str) for name in fills):
+        raise UsageError(f"also= names fields, not {also!r:.60}: write also=['labels'], or also={{'labels': -100}}")
+    return fills
 
 
 def _check_bounds(**bounds: int | None) -> None:

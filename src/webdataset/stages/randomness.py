@@ -18,10 +18,17 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from webdataset.core.error_handlers import Handler, count_drop, reraise_exception, should_continue
+from webdataset.core.error_handlers import (
+    Handler,
+    count_drop,
+    make_handler_error,
+    reraise_exception,
+    should_continue,
+)
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_list, as_text
 from webdataset.core.seeds import CounterRng, hash_seed, sample_digest
+from webdataset.stages import argument_checks
 from webdataset.stages.base import (
     Fetch,
     PassThroughState,
@@ -269,6 +276,11 @@ class SampleRngState(PassThroughState):
         self.parts = parts
 
 
+_check_function = argument_checks.make_function_check(
+    "map with rng= takes a function of a sample and a generator", "map(function, rng=True)"
+)
+
+
 class MapWithRng(Stage[SampleRngState]):
     """A function applied to each sample and a generator of the sample's own; see :func:`map_with_rng`.
 
@@ -279,7 +291,7 @@ class MapWithRng(Stage[SampleRngState]):
         salt: tells this stage's draws apart from those of another stage with a function of the same name.
 
     Raises:
-        UsageError: another kind.
+        UsageError: another kind, or no function.
 
     Flow: in order; holds nothing; resumes exactly.
     """
@@ -290,6 +302,9 @@ class MapWithRng(Stage[SampleRngState]):
 
     def __init__(self, f: SampleFunction, kind: object, handler: Handler, salt: int | str = 0) -> None:
         _find_rng_maker(kind)
+        _check_function(f)
+        if handler is not None and not callable(handler):
+            raise make_handler_error(handler)
         self.f = f
         self.kind = "python" if kind is True else str(kind)
         self.handler = handler

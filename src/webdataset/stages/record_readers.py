@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from webdataset.core.error_handlers import Handler, reraise_exception
+from webdataset.core.error_handlers import Handler, make_handler_error, reraise_exception
 from webdataset.samples.records import RecordReading, RecordSplitter
 from webdataset.samples.sample_reader import read_samples
 from webdataset.samples.shard_opener import open_shards
@@ -52,6 +52,8 @@ class ReadRecords(ReadShards):
     reading: RecordReading  # type: ignore[assignment]
 
     def __init__(self, reading: RecordReading) -> None:
+        if reading.handler is not None and not callable(reading.handler):
+            raise make_handler_error(reading.handler)
         self.reading = reading
 
     def open_shards(self, shards: Iterable[Shard]) -> Iterator[Shard]:
@@ -87,7 +89,8 @@ class ReadRecords(ReadShards):
         return super().flow(upstream, state)
 
     def __repr__(self) -> str:
-        return f"{self.reading.name}({self.reading.handler.__name__})"
+        handler = self.reading.handler
+        return f"{self.reading.name}({getattr(handler, '__name__', handler)})"
 
 
 def cbors_to_samples(handler: Handler = reraise_exception, **options: Any) -> ReadRecords:

@@ -157,6 +157,8 @@ class LMDBCached(Stage, PipelineStage):
     def __init__(
         self, fname: str | os.PathLike[str], map_size: float = 1e12, pickler: Pickler = pickle, chunksize: int = 500
     ) -> None:
+        if not isinstance(fname, str | os.PathLike):
+            raise UsageError(f"the path of an LMDB file is a str or a pathlib.Path, not {fname!r:.60}")
         self.fname = os.fspath(fname)
         self.map_size = int(map_size)
         self.dumps, self.loads = pickler.dumps, pickler.loads

@@ -10,9 +10,10 @@ from itertools import islice
 from random import Random
 
 from webdataset.core.distributed import StreamNumber
+from webdataset.core.errors import UsageError
 from webdataset.core.json_types import JsonValue, as_int
 from webdataset.core.seeds import CounterRng
-from webdataset.stages import randomness
+from webdataset.stages import argument_checks, randomness
 from webdataset.stages.base import (
     Fetch,
     Item,
@@ -81,7 +82,16 @@ class Select(ObservingFunction):
         return _select_with_outcome(upstream, *self.args, **self.kw, outcome=None if state is None else state.outcome)
 
 
-select = observation(_select, Select, state_name="_select")
+def _check_predicate(predicate: object) -> None:
+    """Raise UsageError where a predicate is no function; the name of a field is what is given most."""
+    named = predicate if isinstance(predicate, str) and predicate else "jpg"
+    argument_checks.make_function_check(
+        "select takes a function of a sample that says whether to keep it",
+        f"select(lambda sample: {named!r} in sample)",
+    )(predicate)
+
+
+select = observation(_select, Select, state_name="_select", predicate=_check_predicate)
 
 
 class RsampleState(PassThroughState):
@@ -131,9 +141,18 @@ def rsample(p: float = 0.5) -> Rsample:
     Returns:
         A stage.
 
+    Raises:
+        UsageError: ``p`` is no probability.
+
     Flow: in order; holds nothing; resumes exactly.
     """
-    return Rsample(p)
+    try:
+        if 0 <= p <= 1:
+            return Rsample(p)
+    except TypeError:
+        # no number
+        pass
+    raise UsageError(f"rsample({p!r:.60}): the probability with which a sample is kept is from 0 to 1")
 
 
 def _rsample(data: Iterator[Item], p: float = 0.5) -> Iterator[Item]:
@@ -161,7 +180,15 @@ class Slice(PassThroughStage):
     state_name = "Slice"
 
     def __init__(self, *args: int | None) -> None:
-        islice((), *args)  # the check of arguments is its own
+        try:
+            # the check of arguments is its own
+            islice((), *args)
+        except ValueError as error:
+            shown = ", ".join(map(repr, args))
+            raise UsageError(
+                f"slice({shown:.60}): positions are whole numbers from 0, or None, and the step is at least 1: "
+                "slice(stop), slice(start, stop) or slice(start, stop, step)"
+            ) from error
         self.args = args
 
     def begin(self, run: Run) -> SliceState:  # noqa: ARG002
@@ -215,7 +242,7 @@ def slice(*args: int | None) -> Slice:  # noqa: A001  upstream's name
         A stage.
 
     Raises:
-        ValueError: negative positions, or a step below 1.
+        UsageError: negative positions, a step below 1, or something that is no number.
         TypeError: no arguments, or more than three.
 
     Flow: in order; holds nothing; resumes exactly.

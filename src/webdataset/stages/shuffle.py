@@ -14,7 +14,6 @@ state of decoding, not Python's own overhead; weighing never copies or decodes a
 """
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -27,28 +26,12 @@ from webdataset.core.seeds import CounterRng
 from webdataset.core.upstream_utils import PipelineStage
 from webdataset.stages import randomness
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
+from webdataset.stages.argument_checks import check_random_source, read_count
 from webdataset.stages.base import Fetch, Item, PassThroughStage, Run, StageState, deliver_pairs, pair_addresses
 from webdataset.stages.randomness import Rng, Seed
 from webdataset.stages.shuffle_journal import ShuffleJournal, WeighedShuffleJournal
 
 _NONE: Any = object()
-
-
-def whole_number(size: float, name: str) -> int:
-    """Return a number of items as an int; programs write ``1e4`` and ``count / 4`` for one.
-
-    Args:
-        size: the number; a fraction is rounded up.
-        name: of the argument.
-
-    Raises:
-        UsageError: an infinite number, or none.
-    """
-    if isinstance(size, int):
-        return size
-    if not math.isfinite(size):
-        raise UsageError(f"{name}={size!r}: a buffer holds a finite number of samples")
-    return math.ceil(size)
 
 
 def shuffle_buffer(source: Iterator[Item], buffer: list[Item], bufsize: int, initial: int, rng: Rng) -> Iterator[Item]:
@@ -211,8 +194,10 @@ class Shuffle(PassThroughStage):
     name = "shuffle"
 
     def __init__(self, bufsize: float = 1000, initial: float = 100, rng: Rng | None = None, seed: Seed = None) -> None:
-        self.bufsize = bufsize if isinstance(bufsize, int) else whole_number(bufsize, "bufsize")
-        self.initial = initial if isinstance(initial, int) else whole_number(initial, "initial")
+        self.bufsize = bufsize if isinstance(bufsize, int) else read_count(bufsize, "bufsize")
+        self.initial = initial if isinstance(initial, int) else read_count(initial, "initial")
+        if rng is not None or seed is not None:
+            seed = check_random_source(rng, seed)
         self.rng = rng
         self.seed = seed
 
@@ -406,9 +391,9 @@ class ShuffleBytes(Shuffle):
 
     def __init__(self, bufsize: float, initial: float, rng: Rng | None, seed: Seed, max_bytes: int) -> None:
         super().__init__(bufsize, initial, rng, seed)
-        if max_bytes < 1:
+        self.max_bytes = read_count(max_bytes, "max_bytes")
+        if self.max_bytes < 1:
             raise UsageError(f"max_bytes={max_bytes!r}: a buffer needs room for at least one byte")
-        self.max_bytes = int(max_bytes)
 
     def begin(self, run: Run) -> WeighedShuffleState:
         """Return an empty buffer and the generator of this run."""
@@ -491,6 +476,8 @@ class DetShuffle(Shuffle, PipelineStage):
 
     def __init__(self, bufsize: float = 1000, initial: float = 100, seed: int = 0, epoch: int = -1) -> None:
         super().__init__(bufsize, initial, None, seed)
+        if not isinstance(self.seed, int | float):
+            raise UsageError(f"seed={seed!r}: the seed of detshuffle is a number, to which that of the epoch is added")
         self.seed: int
         self.first = epoch + 1
         self._begun: int | None = None  # the pass begun last
@@ -555,7 +542,8 @@ def shuffle(
         A stage.
 
     Raises:
-        UsageError: both ``rng`` and ``seed`` are given (when it runs); ``max_bytes`` below 1.
+        UsageError: both ``rng`` and ``seed`` are given (when it runs); a size that is no number; ``max_bytes`` below
+            1; an ``rng`` that draws nothing, or a ``seed`` that seeds none.
 
     Flow: random order within the buffer; holds ``bufsize`` items, and ``max_bytes`` bytes besides one sample; resumes
     exactly.
@@ -585,7 +573,7 @@ def _shuffle(  # noqa: PLR0917  called by position
         handler: accepted for compatibility.
     """
     chosen = None if callable(seed) else seed
-    size = max(whole_number(bufsize, "bufsize"), 1)
+    size = max(read_count(bufsize, "bufsize"), 1)
     return shuffle_buffer(
-        iter(data), [], size, whole_number(initial, "initial"), randomness.select_rng(Run(), rng, chosen)
+        iter(data), [], size, read_count(initial, "initial"), randomness.select_rng(Run(), rng, chosen)
     )

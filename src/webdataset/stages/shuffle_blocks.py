@@ -15,6 +15,7 @@ from webdataset.core.errors import UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_object, as_text
 from webdataset.core.seeds import hash_seed, permutation
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
+from webdataset.stages.argument_checks import read_count
 from webdataset.stages.base import (
     Fetch,
     Item,
@@ -82,9 +83,9 @@ class BlockShuffle(PassThroughStage):
     state_name = "BlockShuffle"
 
     def __init__(self, size: int, seed: int | None = None) -> None:
-        if size < 1:
-            raise UsageError(f"size={size!r}: a block holds at least one sample")
-        self.size = size
+        if read_count(size, "size") != size or size < 1:
+            raise UsageError(f"size={size!r}: a block holds a whole number of samples, at least one")
+        self.size = int(size)
         self.seed = seed
 
     def for_stream(self, stream: StreamNumber) -> "BlockShuffle":
