@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from webdataset.core.errors import NotFound, SpecError, UnsafeSpec, UsageError
-from webdataset.shards.specs import load_spec
+from webdataset.shards.specs import load_spec, schema, syntax
 
 HEAD = "version: 1\nsources:\n"
 
@@ -15,12 +15,29 @@ TABLE = [
     ("version: 1\nsources:\n- shards: a\n  weigth: 2\n", "4:3", "unknown key 'weigth', did you mean 'weight'?"),
     ("version: 1\nsources:\n- shards: a\n  frobnicate: 2\n", "4:3", "unknown key 'frobnicate'; known are"),
     ("version: 1\nsourses:\n- a\n", "2:1", "unknown key 'sourses', did you mean 'sources'?"),
+    (HEAD + "- urls: a\n", "3:3", "unknown key 'urls', did you mean 'shards'?"),
+    (HEAD + "- Path: a\n", "3:3", "unknown key 'Path', did you mean 'shards'?"),
+    (HEAD + "- shards: a\n  probability: 2\n", "4:3", "unknown key 'probability', did you mean 'weight'?"),
+    (HEAD + "- shards: a\n  shuffle-buffer: 2\n", "4:3", "unknown key 'shuffle-buffer', did you mean 'shuffle'?"),
+    (HEAD + "- shards: a\n  map: x\n", "4:3", "unknown key 'map', did you mean 'transforms'?"),
+    ("dataset:\n- files: a\n", "2:3", "unknown key 'files', did you mean 'shards'?"),
+    ("version: 1\ndatasets:\n- a\n", "2:1", "unknown key 'datasets', did you mean 'sources'?"),
+    ("version: 1\ntrain: {sources: [a]}\n", "2:1", "a split stands under 'splits', as splits: {train: {sources: […]}}"),
+    ("version: 1\nshards: a\n", "2:1", "'shards' belongs to a source: write sources: [{shards: …}]"),
+    ("version: 1\nsplits: {train: {shards: a}}\n", "2:18", "'shards' belongs to a source"),
+    (
+        "version: 1\nsources: a.tar\n",
+        "2:10",
+        "expected a list of sources, as [{shards: 'a-{000..099}.tar'}], not 'a.tar'",
+    ),
+    ("version: 1\nsources: {web: {shards: a}}\n", "2:10", "expected a list of sources"),
+    ("version: 1\nsplits: {}\n", "1:1", "without 'splits' and without 'sources': write sources: [a.tar]"),
     ("version: 2\nsources: [a]\n", "1:10", "expected one of 1, not 2"),
     ("mix: concat\nsources: [a]\n", "1:1", "version: 1"),
     ("version: 1\n", "1:1", "without 'splits' and without 'sources'"),
     ("version: 1\nsplits: {train: {mix: concat}}\n", "2:17", "a mix without 'sources'"),
     ("version: 1\nsplits: {train: {sources: []}}\n", "2:27", "a mix without sources"),
-    ("version: 1\nsplits: {train: 3}\n", "2:17", "expected a mapping, not 3"),
+    ("version: 1\nsplits: {train: 3}\n", "2:17", "expected a mapping, as {sources: [a.tar]}, not 3"),
     ("version: 1\nsplits: {train: {sources: [a]}}\nsources: [b]\n", "2:9", "either 'splits' or"),
     ("version: 1\nmix: blend\nsources: [a]\n", "2:6", "expected one of interleave, exhaust"),
     ("version: 1\nmix: concat\nexhausted: restart\nsources: [a]\n", "3:12", "continues until all have ended"),
@@ -100,6 +117,27 @@ TABLE = [
     ("__class__: MetadatasetV2\nsplits: {train: {blend: [{path: d, subset: {range: [0, 1]}}]}}\n", "2:36", "'subset'"),
     ("__class__: MetadatasetV2\nsplits: {train: {blend: 3}}\n", "2:25", "'blend' is a list"),
 ]
+
+
+ONCE = [HEAD + "- urls: a\n", "dataset:\n- urls: a\n", "version: 1\nsources: a.tar\n"]
+
+
+@pytest.mark.parametrize("text", ONCE)
+def test_one_mistake_is_told_once(text, tmp_path):
+    """What follows from it is not."""
+    (tmp_path / "spec.yaml").write_text(text)
+    with pytest.raises(SpecError) as caught:
+        load_spec(tmp_path / "spec.yaml")
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize("table", [schema.ROOT, schema.MIX, schema.OPTIONS, schema.SOURCE])
+def test_a_hint_is_a_key(table):
+    """No other name is a key itself where its hint is one, and each hint is known there."""
+    for name in [name for others in syntax._OTHER_NAMES.values() for name in others.split()]:
+        meant = syntax.meant_name(name, table.kinds)
+        assert meant is None or meant in table.kinds
+        assert name not in table.kinds or meant == name
 
 
 @pytest.mark.parametrize(("text", "place", "message"), TABLE, ids=range(len(TABLE)))

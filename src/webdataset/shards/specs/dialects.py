@@ -36,7 +36,7 @@ from webdataset.shards.specs.schema import (
     number_kind,
 )
 from webdataset.shards.specs.spec import DatasetSpec
-from webdataset.shards.specs.syntax import SpecTree
+from webdataset.shards.specs.syntax import SpecTree, meant_name
 from webdataset.shards.wids_index import WidsIndex, WidsShard, read_wids_json
 from webdataset.shards.wids_lists import LocatedIndex, WidsShardList
 
@@ -101,7 +101,7 @@ def _seed_source(tree: SpecTree, context: SpecContext) -> Source:
     members = SEED.parse_tree(tree, context.problems)
     if not isinstance(tree.value, dict):
         return Source()
-    if "shards" not in tree.value:
+    if "shards" not in tree.value and not any(meant_name(name, SEED.kinds) == "shards" for name in tree.value):
         context.problems.add(tree.place, "a member of 'dataset' has 'shards'")
     if "probability" in members and "weight" in members:
         context.problems.add(tree.keys["weight"], "'weight' and 'probability' are the same: give one of them")

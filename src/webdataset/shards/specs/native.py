@@ -14,7 +14,7 @@ from webdataset.shards.specs.energon import add_prepared_shards
 from webdataset.shards.specs.mix import Mix, Source
 from webdataset.shards.specs.schema import ENDS, KINDS_OF_SOURCE, MIX, OF_SHARDS, OPTIONS, ROOT, SOURCE
 from webdataset.shards.specs.spec import VERSION, DatasetSpec
-from webdataset.shards.specs.syntax import SpecTree
+from webdataset.shards.specs.syntax import SpecTree, meant_name
 
 MixReader = Callable[..., Mix]
 
@@ -29,6 +29,9 @@ def read_source(tree: SpecTree, defaults: SpecTree | None, context: SpecContext,
         return Source()
     members = SOURCE.parse_tree(tree, problems)
     given = [name for name in KINDS_OF_SOURCE if name in tree.value]
+    # it has been noted, with the key that was meant
+    if not given and any(meant_name(name, SOURCE.kinds) in KINDS_OF_SOURCE for name in tree.value):
+        return Source()
     if len(given) != 1:
         problems.add(
             tree.place,
@@ -141,7 +144,7 @@ def _select_split(nested: DatasetSpec, split: str | None, tree: SpecTree, contex
 def read_native(tree: SpecTree, context: SpecContext) -> DatasetSpec:
     """Return the specification in a tree."""
     problems = context.problems
-    members = ROOT.parse_tree(tree, problems, besides=tuple(MIX.kinds))
+    members = ROOT.parse_tree(_without_source_keys(tree, context), problems, besides=tuple(MIX.kinds))
     if "version" not in tree.value:
         problems.add(tree.place, f"a specification says which version it is written in: 'version: {VERSION}'")
     splits: dict[str, Mix] = {}
@@ -158,18 +161,31 @@ def read_native(tree: SpecTree, context: SpecContext) -> DatasetSpec:
         splits.update({name: read_mix(part, defaults, context) for name, part in own.value.items()})
     elif "sources" in tree.value:
         splits["train"] = read_mix(tree, defaults, context, besides=tuple(ROOT.kinds))
-    if not splits:
-        problems.add(tree.place, "a specification without 'splits' and without 'sources'")
+    wrong = tree.get("sources") or tree.get("splits")
+    if not splits and (wrong is None or wrong.value == {}):
+        problems.add(tree.place, "a specification without 'splits' and without 'sources': write sources: [a.tar]")
     return DatasetSpec(splits, "native", context.origin)
+
+
+def _without_source_keys(tree: SpecTree, context: SpecContext) -> SpecTree:
+    """Return a mix without the keys of a source that stand beside its own, each noted with where it belongs."""
+    if not isinstance(tree.value, dict):
+        return tree
+    astray = [name for name in tree.value if name in SOURCE.kinds and name not in MIX.kinds and name not in ROOT.kinds]
+    for name in astray:
+        context.problems.add(tree.keys[name], f"{name!r} belongs to a source: write sources: [{{{name}: …}}]")
+    return replace(tree, value={name: part for name, part in tree.value.items() if name not in astray})
 
 
 def read_mix(tree: SpecTree, defaults: SpecTree | None, context: SpecContext, besides: tuple[str, ...] = ()) -> Mix:
     """Return one mix."""
-    members = MIX.parse_tree(tree, context.problems, besides=besides)
+    # a whole specification has been looked through
+    checked = tree if besides else _without_source_keys(tree, context)
+    members = MIX.parse_tree(checked, context.problems, besides=besides)
     listed_trees = tree.get("sources")
     if listed_trees is None or not isinstance(listed_trees.value, list):
         if isinstance(tree.value, dict) and "sources" not in tree.value:
-            context.problems.add(tree.place, "a mix without 'sources'")
+            context.problems.add(tree.place, "a mix without 'sources': write sources: [a.tar]")
         return Mix()
     how = members.get("mix", "interleave")
     sources = [read_source(part, defaults, context, read_mix) for part in listed_trees.value]

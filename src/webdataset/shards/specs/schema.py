@@ -53,15 +53,18 @@ class KeyTable:
     Args:
         kinds: name to kind.
         notes: name to one line of documentation.
+        example: of such a mapping, for messages.
     """
 
     kinds: dict[str, ValueKind]
     notes: dict[str, str] = field(default_factory=dict)
+    example: str = ""
 
     def parse_tree(self, tree: SpecTree, problems: SpecProblems, *, besides: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return the members that are right; the others are noted."""
         if not isinstance(tree.value, dict):
-            problems.add(tree.place, f"expected a mapping, not {_format_value(tree.plain())}")
+            example = f", as {self.example}" if self.example else ""
+            problems.add(tree.place, f"expected a mapping{example}, not {_format_value(tree.plain())}")
             return {}
         found = {}
         for name, part in tree.value.items():
@@ -111,10 +114,6 @@ def _parse_list(value: object) -> list[object]:
     if not isinstance(value, list):
         raise ValueError  # noqa: TRY004  one kind of refusal
     return value
-
-
-def _parse_sources(value: object) -> list[object]:
-    return list(value)  # type: ignore[call-overload,no-any-return]  # what is no list is refused
 
 
 def _parse_mapping(value: object) -> dict[str, object]:
@@ -252,7 +251,9 @@ MIX = KeyTable(
         "weights_are": choice_kind("samples", "shards", "bytes"),
         "temperature": number_kind(0),
         "sources": ValueKind(
-            "a list of sources", _parse_sources, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/source"}}
+            "a list of sources, as [{shards: 'a-{000..099}.tar'}]",
+            _parse_list,
+            {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/source"}},
         ),
     },
     {
@@ -262,6 +263,7 @@ MIX = KeyTable(
         "weights_are": "what the weights count",
         "temperature": "shares are raised to this power; 0 makes all alike",
     },
+    "{sources: [a.tar]}",
 )
 _NESTED = {"anyOf": [{"$ref": "#/$defs/text"}, {"$ref": "#/$defs/mix"}, {"$ref": "#/$defs/root"}]}
 OPTIONS = KeyTable(

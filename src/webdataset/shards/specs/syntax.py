@@ -96,11 +96,48 @@ def spec_error(problems: Iterable[str], *, unsafe: bool = False) -> SpecError:
     return error
 
 
+# what programs and people call our keys, beside misspellings; one that is a key itself here is none of these
+_OTHER_NAMES = {
+    "shards": "url urls path paths file files tar tars shard data uri location glob src",
+    "sources": "source dataset datasets sets members",
+    "weight": "probability prob probs proportion ratio share p weights",
+    "mix": "how mode strategy method type kind",
+    "repeat": "repeats epochs times passes",
+    "transforms": "transform map maps stages pipeline steps",
+    "keep": "fields columns only",
+    "subsample": "rsample sample fraction",
+    "subset": "range part",
+    "where": "filter select condition",
+    "shuffle": "shuffle_buffer shuffle_size buffer bufsize buffer_size",
+    "shardshuffle": "shuffle_shards shard_shuffle",
+    "cache": "cache_dir",
+    "nsamples": "samples num_samples length size count",
+    "nbytes": "bytes num_bytes filesize",
+    "tags": "tag labels metadata",
+    "exhausted": "on_end stopping_strategy",
+    "decode": "decoder decoders",
+    "extensions": "extension ext",
+    "splits": "split train training val valid validation test dev",
+}
+
+
+def meant_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the key that a name stands for which is none: another word for it, or a misspelling; None for neither."""
+    names = sorted(known)
+    plain = name.lower().replace("-", "_")
+    for key in (plain, *_OTHER_NAMES):
+        if key in names and (key == plain or plain in _OTHER_NAMES[key].split()):
+            return key
+    return next(iter(difflib.get_close_matches(name, names, 1)), None)
+
+
 def unknown_name_message(name: str, known: Iterable[str]) -> str:
     """Return the message for a name that is none of the known ones."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f", did you mean {near[0]!r}?" if near else f"; known are {', '.join(names)}"
+    meant = meant_name(name, names)
+    if meant == "splits" and name != "split":
+        return f"unknown key {name!r}; a split stands under 'splits', as splits: {{{name}: {{sources: […]}}}}"
+    hint = f"; known are {', '.join(names)}" if meant is None else f", did you mean {meant!r}?"
     return f"unknown key {name!r}{hint}"
 
 
