@@ -1,6 +1,7 @@
 """A real ssh server: reading, resuming, writing, listing, logins; every byte or a typed error, no secret shown."""
 
 import contextlib
+import gc
 import hashlib
 import io
 import os
@@ -564,3 +565,35 @@ def test_a_full_pass_with_an_index(far):
     (far.folder / "a.tar").write_bytes(buffer.getvalue())
     with IndexedShard(far("a.tar")) as shard:
         assert shard[17]["txt"] == b"caption 17" * 3000
+
+
+def test_sessions_are_bounded(far, server, monkeypatch):
+    """Of many accounts the last are kept; files that are open are read and written to their ends, then it is closed."""
+    monkeypatch.setattr(sftp_client, "MOST_SESSIONS", 2)
+    public = (server.home.parent / "host_key.pub").read_text().split()
+    accounts = []
+    for number in range(6):
+        hosts = far.folder / f"hosts{number}"
+        hosts.write_text(f"[127.0.0.1]:{server.port} {public[0]} {public[1]}\n")
+        key = f"{server.home}/.ssh/id_ed25519"
+        accounts.append({"key_filename": key, "known_hosts": str(hosts), "port": server.port})
+    with (
+        sftp.SftpUpload(f"ssh://127.0.0.1{far.folder}/written", accounts[0]) as upload,
+        wds.gopen(f"ssh://127.0.0.1{far.folder}/x", storage_options=accounts[1]) as stream,
+    ):
+        began = stream.read(1000)
+        upload.write(BODY[:1_500_000])
+        connections = [
+            task.result().connection for task in sftp_client._sessions.values() if task.done() and not task.exception()
+        ]
+        assert len(connections) == 2
+        for account in accounts[2:]:
+            assert drained(f"ssh://127.0.0.1{far.folder}/x", storage_options=account) == BODY
+        assert len(sftp_client._sessions) == 2
+        assert not any(connection.is_closed() for connection in connections)
+        upload.write(BODY[1_500_000:])
+        assert began + stream.read() == BODY
+    assert (far.folder / "written").read_bytes() == BODY
+    gc.collect()
+    for connection in connections:
+        sftp_client.run_coroutine(connection.wait_closed(), 10)

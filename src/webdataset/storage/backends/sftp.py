@@ -158,7 +158,8 @@ class SftpBody:
         self, place: SftpLocation, session: sftp_client.SftpSession, handle: "SftpFile", first: bytes,
         span: tuple[int, int], *, whole: bool, identity: ObjectVersion,
     ) -> None:  # fmt: skip
-        self._place, self._session = place, session
+        self._place = place
+        self._session: sftp_client.SftpSession | None = session
         self._handle: SftpFile | None = handle
         self._whole, self._identity = whole, identity
         self._piece, self._used = first, 0
@@ -195,7 +196,8 @@ class SftpBody:
         try:
             piece = self._coming.popleft().result(sftp_client.READ_SECONDS)
         except TimeoutError:
-            sftp_client.submit(sftp_client.drop_session(self._place.login, self._session))
+            if self._session is not None:
+                sftp_client.submit(sftp_client.drop_session(self._place.login, self._session))
             raise
         return piece
 
@@ -213,15 +215,17 @@ class SftpBody:
     def close(self) -> None:
         """Close the file, without waiting."""
         handle, self._handle = self._handle, None
+        session, self._session = self._session, None
         if handle is None or self._owner != os.getpid():
             return
         for coming in self._coming:
             coming.cancel()
         self._coming.clear()
-        sftp_client.submit(_close_handle(handle))
+        sftp_client.submit(_close_handle(handle, session))
 
 
-async def _close_handle(handle: "SftpFile") -> None:
+async def _close_handle(handle: "SftpFile", _session: sftp_client.SftpSession | None) -> None:
+    """Close a file; its session stays until then."""
     with contextlib.suppress(*sftp_client.failures()):
         await handle.close()
 
@@ -234,7 +238,7 @@ async def _open_reader(place: SftpLocation, offset: int, size: int | None) -> tu
         first = FIRST_BYTES if size is None else min(size, PIECE_BYTES)
         facts, piece = await asyncio.gather(handle.stat(), handle.read(first, offset))
     except BaseException:  # cancellation, too
-        await _close_handle(handle)
+        await _close_handle(handle, session)
         raise
     identity = _parse_version(facts)
     length = identity.length or 0
@@ -294,6 +298,8 @@ class SftpUpload(AtomicUpload):
         self._buffer = bytearray()
         self._pending: collections.deque[tuple[int, bytes, Future[None]]] = collections.deque()
         self._handle: SftpFile | None = None
+        # stays open as long as the file
+        self._session: sftp_client.SftpSession | None = None
         super().__init__(url)
         self._retry(lambda: self._begin("xb"))
 
@@ -337,9 +343,8 @@ class SftpUpload(AtomicUpload):
         self._patience.progress(self._confirmed)
 
     def _begin(self, mode: str) -> None:
-        self._handle = sftp_client.run_coroutine(
-            _open_writer(self._login, self._beside, mode), sftp_client.READ_SECONDS
-        )
+        opening = _open_writer(self._login, self._beside, mode)
+        self._handle, self._session = sftp_client.run_coroutine(opening, sftp_client.READ_SECONDS)
 
     def _current_file(self) -> "SftpFile":
         """Return the open file."""
@@ -374,6 +379,7 @@ class SftpUpload(AtomicUpload):
         while self._pending:
             self._confirm()
         self._retry(self._rename)
+        self._session = None
 
     # the complete file, once a rename of it may have been sent
     _complete: ObjectVersion | None = None
@@ -405,18 +411,19 @@ class SftpUpload(AtomicUpload):
         removal = _remove_file(self._login, self._handle, self._beside)
         with contextlib.suppress(*self._failures):
             sftp_client.run_coroutine(removal, sftp_client.CONNECT_SECONDS)
+        self._session = None
 
 
-async def _open_writer(login: SshLogin, path: str, mode: str) -> "SftpFile":
+async def _open_writer(login: SshLogin, path: str, mode: str) -> "tuple[SftpFile, sftp_client.SftpSession]":
     session = await sftp_client.session_for(login)
     known = sftp_client.import_asyncssh()
     try:
-        return await session.files.open(path, mode, encoding=None)
+        return await session.files.open(path, mode, encoding=None), session
     # a response was lost, and this is our own; OpenSSH has no other word than "failure" for a file that is there
     except (known.SFTPFileAlreadyExists, known.SFTPFailure) as error:
         failure = error
     try:
-        return await session.files.open(path, "r+b", encoding=None)
+        return await session.files.open(path, "r+b", encoding=None), session
     except known.Error:
         raise failure from None
 

@@ -5,7 +5,8 @@ holds what a shell understands, is refused, since the user's own ``~/.ssh/config
 (``ProxyCommand``, ``Match exec``). The path is taken as it stands: nothing in it is decoded; ``/~/`` at its beginning
 is the home folder on that machine.
 
-There is one session per process and account, shared by all files there. Names, ports, users, keys, jump hosts and
+There is one session per process and account, shared by all files there. The 64 that were used last are kept; one that
+is dropped is closed when no open file, and no request, uses it any more. Names, ports, users, keys, jump hosts and
 known hosts are found as the ``ssh`` program finds them: ``~/.ssh/config``, the agent, ``~/.ssh/known_hosts``. A host
 that is not known is refused.
 
@@ -23,6 +24,7 @@ import os
 import re
 import threading
 import urllib.parse
+import weakref
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from types import ModuleType
@@ -283,6 +285,10 @@ ALIVE_SECONDS = 15.0
 WINDOW_BYTES = 16 << 20
 PACKET_BYTES = 1 << 17
 
+# a program that runs for weeks with passwords or keys that change names hundreds of accounts
+MOST_SESSIONS = 64
+
+# in the order of their last use; changed in the loop's thread alone
 _sessions: dict[SshLogin, "asyncio.Task[SftpSession]"] = {}
 _inherited_sessions: list[object] = []
 
@@ -297,7 +303,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class SftpSession:
-    """A connection, and the SFTP client on it.
+    """A connection, and the SFTP client on it; closed when nothing refers to it any more.
 
     Args:
         connection: of asyncssh.
@@ -307,10 +313,21 @@ class SftpSession:
     def __init__(self, connection: "SSHClientConnection", files: "SFTPClient") -> None:
         self.connection = connection
         self.files = files
+        closing = weakref.finalize(self, _close_connection, connection, asyncio.get_running_loop(), os.getpid())
+        # at its end the program stops the loop
+        closing.atexit = False
 
     def is_open(self) -> bool:
         """Tell whether the connection is still there."""
         return not self.connection.is_closed()
+
+
+def _close_connection(connection: "SSHClientConnection", running: asyncio.AbstractEventLoop, owner: int) -> None:
+    """Close a connection that nothing uses, in its loop; called wherever its last user goes away."""
+    # in a forked child it is the parent's
+    if owner == os.getpid():
+        with contextlib.suppress(RuntimeError):
+            running.call_soon_threadsafe(connection.close)
 
 
 def import_asyncssh() -> ModuleType:
@@ -332,14 +349,22 @@ def failures() -> tuple[type[Exception], ...]:
 async def session_for(login: SshLogin) -> SftpSession:
     """Return this process's session for an account; made where there is none that works.
 
+    A caller that keeps a file of it open keeps the session, too: else it may be closed.
+
     Raises:
         Exception: one of :func:`failures`.
     """
-    task = _sessions.get(login)
+    # the first one is that which was used longest ago
+    task = _sessions.pop(login, None)
     if task is not None and task.done() and (task.cancelled() or task.exception() or not task.result().is_open()):
         task = None
     if task is None:
-        task = _sessions[login] = asyncio.get_running_loop().create_task(_open_session(login))
+        task = asyncio.get_running_loop().create_task(_open_session(login))
+    _sessions[login] = task
+    ready = [each for each, opening in _sessions.items() if opening.done()] if len(_sessions) > MOST_SESSIONS else []
+    for each in ready[: len(_sessions) - MOST_SESSIONS]:
+        if each != login:
+            del _sessions[each]
     return await asyncio.shield(task)
 
 
