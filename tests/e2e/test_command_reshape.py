@@ -475,8 +475,16 @@ def test_proc_map_and_recompress(here):
     assert not (here / "q.tar").exists()
     run_wds("proc", "exit 3", "--on-error", "keep", "-o", "q.tar", "s-0.tar", cwd=here, status=exit_status.PARTIAL)
     run_wds("diff", "q.tar", "s-0.tar", cwd=here)
-    (here / "mine.py").write_text("def odd(sample):\n    return sample if sample['__key__'][-1] in '13' else None\n")
-    run_wds("map", "mine:odd", "-o", "odd.tar", "s-*.tar", cwd=here)
+    forgot = "\n\ndef forgot(sample):\n    sample['txt'] = b'x'\n"
+    (here / "mine.py").write_text(
+        "def odd(sample):\n    return sample if sample['__key__'][-1] in '13' else None\n" + forgot
+    )
+    done = run_wds("map", "mine:odd", "-o", "odd.tar", "s-*.tar", cwd=here)
+    left_out = len(ALL) - len(keys("odd.tar", cwd=here))
+    assert f"the function left out {left_out} of {len(ALL)} samples" in str(done.stderr)
+    done = run_wds("map", "mine:forgot", "-o", "f.tar", "s-*.tar", cwd=here, status=exit_status.FAILED)
+    assert b"None, or nothing, for every one of the" in done.stderr
+    assert not (here / "f.tar").exists()
     assert keys("odd.tar", cwd=here) == [key for key in ALL if key[-1] in "13"]
     run_wds("map", "mine:none", "-o", "n.tar", "s-0.tar", cwd=here, status=exit_status.WRONG_USE)
     run_wds("recompress", "--to", "gz", "-o", "packed", "s-*.tar", cwd=here)

@@ -91,9 +91,13 @@ def _write_results(output: ShardOutputs, results: Results, *, on_error: OnError,
     """Write what a function makes of samples; tell what failed."""
     failed, report = count_failures(on_error)
     # processes end before the command does, whatever the writer raises
-    with contextlib.closing(judge_results(results, on_error, report)) as samples:
+    with contextlib.closing(judge_results(results, on_error, report, _report_drops)) as samples:
         output.write(samples, label)
     return exit_status.PARTIAL if failed else exit_status.DONE
+
+
+def _report_drops(dropped: int, count: int) -> None:
+    console.say(f"the function left out {dropped} of {count} samples: it returned None, or nothing, for them")
 
 
 def count_failures(on_error: OnError) -> tuple[list[str], Callable[[RawSample, Exception], None]]:
@@ -162,7 +166,8 @@ def map_command(
     """Call a Python function with each sample, and write what it returns.
 
     It gets {"__key__", "__url__", field: bytes} and returns such a dictionary (other values are encoded by the name of
-    their field), a list of them, or None to leave the sample out. Modules in the working directory are found, too.
+    their field), a list of them, or None to leave the sample out; how many it left out is said at the end. A function
+    that returns None for every sample is an error, and nothing is written. Modules in the working directory are found.
 
     With -j N, N processes import the function; the order of the samples stays. Where it waits (for a server) or
     remembers what it saw, take --threads. One job, the default, is safe for any function.

@@ -83,6 +83,8 @@ class JobReport:
         made = f"outputs: {len(self.done)} made, {len(self.skipped)} done before, {len(self.failed)} failed"
         samples = f"{counts['in']} in, {counts['out']} out, {counts['dropped']} dropped, {counts['errors']} errors"
         lines = [f"{made}; samples: {samples}"]
+        if counts["dropped"] == counts["in"] > 0:
+            lines.append("the function gave nothing for any sample, and the outputs are empty: does it lack a return?")
         if self.reasons:
             lines.append("made because of: " + ", ".join(f"{word} ({n})" for word, n in sorted(self.reasons.items())))
         lines += [f"failed: {self.outputs[each.number]}: {each.reason}" for each in self.failed[:_SHOWN]]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from webdataset.core import settings
-from webdataset.core.errors import CommandFailed, SampleError, UsageError, WorkerDied, describe_error
+from webdataset.core.errors import AllDropped, CommandFailed, SampleError, UsageError, WorkerDied, describe_error
 from webdataset.reshaping.creation import make_member
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.raw_samples import RawMember, RawSample
@@ -170,7 +170,10 @@ def process_samples(
 
 
 def judge_results(
-    results: Results, on_error: OnError, failed: Callable[[RawSample, Exception], None]
+    results: Results,
+    on_error: OnError,
+    failed: Callable[[RawSample, Exception], None],
+    dropped: Callable[[int, int], None] = lambda *_: None,
 ) -> Generator[RawSample, None, None]:
     """Yield the samples that were made, and do what is to be done where none could be made.
 
@@ -178,15 +181,20 @@ def judge_results(
         results: of :func:`map_in_order` or :func:`map_in_processes`.
         on_error: ``stop``, ``skip`` the sample, or ``keep`` it as it was.
         failed: called with each sample that is skipped or kept.
+        dropped: called at the end, where the function gave nothing for some samples: for how many, and of how many.
 
     Raises:
+        AllDropped: the function gave nothing for every sample.
         SampleError: the function failed for a sample, and ``on_error`` is ``stop``.
         WorkerDied: a process died at a sample, likewise.
     """
+    count = empty = 0
     # threads and processes end here, not when a traceback is let go
     with contextlib.closing(results):
         for sample, made in results:
+            count += 1
             if not isinstance(made, Exception):
+                empty += not made
                 yield from made
                 continue
             if on_error == "stop":
@@ -194,6 +202,13 @@ def judge_results(
             failed(sample, made)
             if on_error == "keep":
                 yield sample
+    if empty == count > 0:
+        raise AllDropped(
+            f"the function returned None, or nothing, for every one of the {count} samples, so that nothing is "
+            "written: does it lack a return? ('wds select --where' keeps the samples for which an expression holds)"
+        )
+    if empty:
+        dropped(empty, count)
 
 
 class ShellCommand:

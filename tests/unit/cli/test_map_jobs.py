@@ -21,6 +21,8 @@ def fail(sample):
     if sample["txt"].endswith(b"3"):
         raise ValueError("three")
     return sample
+def forget(sample):
+    sample["cls"] = 1
 def wait(sample):
     print("begun", flush=True)
     time.sleep(600)
@@ -59,6 +61,14 @@ def test_the_same_number_of_outputs(folder):
     assert [line["counts"]["out"] for line in json_lines(run_wds(*job, cwd=folder))] == [6, 7, 7]
     assert {line["state"] for line in json_lines(run_wds(*job, cwd=folder))} == {"skipped"}
     assert {line["reason"] for line in json_lines(run_wds(*job, "--force", cwd=folder))} == {"asked for"}
+
+
+def test_a_function_that_gives_nothing(folder):
+    """Outputs without samples are outputs: tasks may rightly drop all of theirs. The report says what it may be."""
+    told = run_wds("map", "fns:forget", "in", "-o", "new/", cwd=folder).stderr.decode()
+    assert "20 in, 0 out, 20 dropped, 0 errors" in told
+    assert "the function gave nothing for any sample, and the outputs are empty: does it lack a return?" in told
+    assert "lack a return" not in run_wds("map", "fns:shrink", "in", "-o", "small/", cwd=folder).stderr.decode()
 
 
 def test_failures_quarantine_and_retry(folder):

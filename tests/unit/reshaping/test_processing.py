@@ -7,8 +7,15 @@ import threading
 
 import pytest
 
-from webdataset.core.errors import CommandFailed, EncodingError, SampleError, TarError, UsageError
-from webdataset.reshaping.processing import SampleFunction, ShellCommand, load_function, process_samples
+from webdataset.core.errors import AllDropped, CommandFailed, EncodingError, SampleError, TarError, UsageError
+from webdataset.reshaping.processing import (
+    SampleFunction,
+    ShellCommand,
+    judge_results,
+    load_function,
+    map_in_order,
+    process_samples,
+)
 from webdataset.reshaping.recompression import make_target_name, recompress_shard
 from webdataset.samples.raw_samples import read_samples
 from webdataset.testing import archives
@@ -93,13 +100,42 @@ def call(function):
 def test_function():
     """A dict is a sample, None is none, several are several; unchanged fields stand as they stood."""
     assert call(lambda sample: sample) == SAMPLES[:2]
-    assert call(lambda sample: None) == []
+    assert call(lambda sample: sample if sample["__key__"] == "k1" else None) == SAMPLES[1:2]
     found = call(
         lambda sample: [{**sample, "__key__": f"{sample['__key__']}-{n}", "cls": n, "json": {"n": n}} for n in (1, 2)]
     )
     assert [sample.key for sample in found] == ["k0-1", "k0-2", "k1-1", "k1-2"]
     assert found[1].payloads() == {"txt": b"0", "cls": b"2", "json": b'{"n":2}'}
     assert found[0].members[0].name == "k0-1.txt"
+
+
+@pytest.mark.parametrize("nothing", [None, [], ()])
+def test_function_that_gives_nothing_at_all(nothing):
+    """It probably lacks a return: that is an error, and how many samples a function left out is told."""
+    with pytest.raises(AllDropped, match="for every one of the 2 samples, .*does it lack a return"):
+        call(lambda sample: nothing)
+    assert list(process_samples([], SampleFunction(lambda sample: nothing))) == []
+
+
+@pytest.mark.parametrize(("wanted", "told"), [({"k0", "k1"}, []), ({"k1"}, [(1, 2)])])
+def test_how_many_are_left_out_is_told(wanted, told):
+    """At the end, where there were any."""
+    found = []
+    function = SampleFunction(lambda sample: sample if sample["__key__"] in wanted else None)
+    results = map_in_order(function, SAMPLES[:2], 1)
+    made = list(judge_results(results, "stop", print, lambda *counts: found.append(counts)))
+    assert {sample.key for sample in made} == wanted
+    assert found == told
+
+
+def test_failures_are_no_nothing():
+    """Where some samples failed and were skipped, the others may have been left out rightly."""
+
+    def fail_or_drop(sample):
+        if sample["__key__"] == "k0":
+            raise KeyError("k0")
+
+    assert list(process_samples(SAMPLES[:2], SampleFunction(fail_or_drop), on_error="skip")) == []
 
 
 def test_function_that_gives_no_sample():
