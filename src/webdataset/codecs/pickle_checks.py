@@ -61,20 +61,19 @@ def has_bounded_cost(data: bytes) -> bool:
 @functools.cache
 def _plain_pattern() -> re.Pattern[bytes]:
     """Return a pattern for a run of opcodes that can neither copy nor nest what there is already."""
-    bodies = [rb"[\s\S]{%d}" % n for n in range(256)]
-    short = b"|".join(re.escape(bytes([n])) + body for n, body in enumerate(bodies))
-    long = b"|".join(re.escape(bytes([n, 0, 0, 0])) + body for n, body in enumerate(bodies))
-    memo = rb"(?:\x94|q[\s\S]|r[\s\S]{4}|p[0-9]+\n)"
-    leaf = rb"(?:[N\x88\x89)]|K[\s\S]|\x8c(?:%b)|J[\s\S]{4}|G[\s\S]{8}|M[\s\S]{2}|X(?:%b)|[CU\x8a](?:%b)" % (
+    # each process that reads larger pickles makes it: opcodes with bodies of one kind share the list of 256 lengths
+    short = b"|".join(b"%b.{%d}" % (re.escape(bytes([n])), n) for n in range(256))
+    long = b"|".join(rb"%b\0{3}.{%d}" % (re.escape(bytes([n])), n) for n in range(256))
+    memo = rb"(?:\x94|q.|r.{4}|p[0-9]+\n)"
+    leaf = rb"(?:[N\x88\x89)]|K.|J.{4}|G.{8}|M.{2}|[\x8cCU\x8a](?:%b)|[XBT](?:%b)|[VFIL][^\n]*\n)%b?+" % (
         short,
         long,
-        short,
+        memo,
     )
-    leaf += rb"|[BT](?:%b)|[VFIL][^\n]*\n)%b?+" % (long, memo)
     call = rb"%b?R?" % memo
     leaves = rb"%b(?:\x85%b|%b(?:\x86%b|%b\x87%b))?" % (leaf, call, leaf, call, leaf, call)
-    other = rb"h[\s\S]|[]}(aesu0ld\x8f\x90\x93]|c[^\n]*\n[^\n]*\n|j[\s\S]{4}|g[0-9]+\n|\)R|\x80[\s\S]|\x95[\s\S]{8}"
-    return re.compile(rb"(?:\((?:%b)*t%b|%b|%b|%b)*+" % (leaf, call, leaves, other, memo))
+    other = rb"h.|[]}(aesu0ld\x8f\x90\x93]|c[^\n]*\n[^\n]*\n|j.{4}|g[0-9]+\n|\)R|\x80.|\x95.{8}"
+    return re.compile(rb"(?:\((?:%b)*t%b|%b|%b|%b)*+" % (leaf, call, leaves, other, memo), re.DOTALL)
 
 
 class UnpicklingBudget:
