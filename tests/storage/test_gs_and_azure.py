@@ -87,8 +87,9 @@ def test_folders_and_wildcards_are_listed(store):
     names = ("a-1.tar", "a-2.tar", "deep/a-3.tar")
     assert wds.expand_urls(store.url("l/**/a-?.tar")) == [store.url(f"l/{name}") for name in names]
     assert wds.expand_urls(store.url("l/x*y")) == [store.url("l/x*y")]
-    found = [url.rpartition("/")[2] for url in wds.expand_urls(store.url("l/"))]
-    assert found == ["a-1.tar", "a-2.tar", "b.tar", "a-3.tar", "x*y", "ü &<1>.tar"]
+    with pytest.warns(UserWarning, match="1 of 6 objects do not end as shards do"):
+        found = [url.rpartition("/")[2] for url in wds.expand_urls(store.url("l/"))]
+    assert found == ["a-1.tar", "a-2.tar", "b.tar", "a-3.tar", "ü &<1>.tar"]
     assert wds.expand_urls(store.url("l/nothing-*")) == [store.url("l/nothing-*")]
     with pytest.raises(NotFound, match="no objects are in this folder"):
         wds.expand_urls(store.url("nothing/"))

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from webdataset.samples.sample_reader import Reading
     from webdataset.shards.specs.mix import Mix
 
-ENDINGS = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-"""What names of shards in a directory end with."""
-
 _SPECS = (".yaml", ".yml", ".json")
 _MOST_NESTED = 10
 _MOST_LIST_BYTES = 64 << 20
@@ -98,11 +95,11 @@ def _expand(argument: str, options: Any, split: str | None, depth: int) -> list[
         return _expand_spec(literal or argument, split)
     if literal is not None:
         return [literal]
-    return _choose_shards(expand_urls(argument, storage_options=options), folder=argument.endswith("/"))
+    return _check_folder(expand_urls(argument, storage_options=options), folder=argument.endswith("/"))
 
 
-def _choose_shards(urls: list[str], *, folder: bool) -> list[str]:
-    """Return the shards of what an expression stands for.
+def _check_folder(urls: list[str], *, folder: bool) -> list[str]:
+    """Return what an expression stands for.
 
     Raises:
         UsageError: a folder of a server that has no lists.
@@ -116,8 +113,7 @@ def _choose_shards(urls: list[str], *, folder: bool) -> list[str]:
                     "a web server has no lists of a folder: write the shards' urls out, as in train-{000..099}.tar",
                     url=url,
                 )
-    # a folder of a store is like a directory: what stands beside the shards is none
-    return [url for url in urls if url.lower().endswith(ENDINGS)] or urls if folder else urls
+    return urls
 
 
 def _is_directory(argument: str) -> bool:
@@ -195,7 +191,7 @@ def _expand_foreign(line: str, document: str, options: object, split: str | None
     found = []
     for name in names:
         urls = [check_document_url(url, document) for url in expand_name(name, storage_options=options)]
-        found += _choose_shards(urls, folder=name.endswith("/"))
+        found += _check_folder(urls, folder=name.endswith("/"))
     return found
 
 
@@ -222,16 +218,16 @@ def _list_directory(name: str) -> list[str]:
         SourceError: a folder in it cannot be listed.
     """
     from webdataset.shards.expand import walk_folder  # noqa: PLC0415  loaded when there is something to expand
-    from webdataset.shards.urls import literal_path  # noqa: PLC0415  likewise
+    from webdataset.shards.urls import SHARD_ENDINGS, literal_path  # noqa: PLC0415  likewise
 
     found = [
         literal_path(str(Path(folder, file)))
         for folder, files in walk_folder(name)
         for file in files
-        if file.lower().endswith(ENDINGS) and not file.startswith(".")
+        if file.lower().endswith(SHARD_ENDINGS) and not file.startswith(".")
     ]
     if not found:
-        raise NoShards(f"the directory holds no shards: no name ends with {', '.join(ENDINGS)}", url=name)
+        raise NoShards(f"the directory holds no shards: no name ends with {', '.join(SHARD_ENDINGS)}", url=name)
     return sorted(found)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from webdataset.cli import console
-from webdataset.cli.inputs import ENDINGS, Inputs, expand_inputs, input_options, load_split, storage_options_of
+from webdataset.cli.inputs import Inputs, expand_inputs, input_options, load_split, storage_options_of
 from webdataset.cli.outputs import WRITTEN, ShardOutputs, SizeType, read_inputs, shard_output_options, warn_of_absent
 from webdataset.core.errors import UsageError
 from webdataset.core.seeds import random_seed
@@ -222,8 +222,10 @@ def mix_command(
     Examples:
       wds mix train.yaml --samples 100000 --seed 1 -o mixed-%06d.tar -s 1GB
     """
+    from webdataset.shards.urls import SHARD_ENDINGS  # noqa: PLC0415  after --help
+
     spec = specs[0]
-    if len(specs) > 1 or spec.lower().endswith(ENDINGS):
+    if len(specs) > 1 or spec.lower().endswith(SHARD_ENDINGS):
         raise UsageError(
             "'wds mix' takes one dataset specification: a YAML or JSON file that names shards and their weights. To "
             "mix shards without one: 'wds shuffle' or 'wds reshard --shuffle'; to join them: 'wds cat'",

@@ -19,7 +19,7 @@ from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.shards.lazy_urls import LAZY_FROM, BraceText, LazyUrls
-from webdataset.shards.urls import literal_path
+from webdataset.shards.urls import SHARD_ENDINGS, literal_path
 from webdataset.storage.open_url import is_local, rewrite_url
 from webdataset.storage.streams import path_of
 
@@ -33,6 +33,8 @@ _IPV6 = re.compile(r"://(?:[^/\s@]*@)?\[[0-9A-Fa-f:.]+(?:%[\w.]+)?\](?=[:/])")
 # some of the names may end with a slash
 _PERHAPS_FOLDERS = re.compile(r"[,{/][,}]|/$")
 _MOST_DIGITS = 18
+# indexes, receipts, sizes, markers, what a hidden folder holds
+_BESIDE = re.compile(r"/[._]|\.(?:json|jsonl|idx|index|sqlite|yaml|yml|txt|csv|tsv|md|crc|md5|sha256)$", re.IGNORECASE)
 _MOST_NESTED = 100
 _ROUNDS = 10
 MOST_NAMES = 100_000_000
@@ -48,7 +50,8 @@ def expand_urls(urls: object, *, storage_options: object = None) -> list[Any]:
             ``{a,b}`` expand; ``*``, ``?`` and ``[…]`` match local files and S3 objects, in sorted order, unless a
             file of just that name exists; a file whose name looks like a url (``pipe:…``) is found as ``./pipe:…``; a
             name that matches nothing stays as it is, and so do brackets with commas (``[rgb,tok]``).
-            ``s3://bucket/folder/`` stands for all objects under it. Urls that the environment rewrites stand for what
+            ``s3://bucket/folder/`` stands for all shards under it, by the ends of their names (for all objects, where
+            none ends so). Urls that the environment rewrites stand for what
             is there in place of them, by the names that lead to it.
             An iterable is taken as it stands, braces and all.
         storage_options: what S3 objects are listed with; see :func:`webdataset.config.profile_for`.
@@ -298,13 +301,31 @@ def _list_objects(target: str, storage_options: object) -> list[str] | None:
     from webdataset.shards.shared_listing import share_listing  # noqa: PLC0415  not for local files
 
     try:
-        return share_listing(target, storage_options, lambda: list_urls(target, storage_options))
+        found = share_listing(target, storage_options, lambda: list_urls(target, storage_options))
     except NotFound as error:
         if target.endswith("/"):
             raise
         # the program may open the name by itself; else opening it fails
         log.info("%s is taken as it stands: %s", redact(target), error)
         return None
+    return _choose_shards(target, found) if found and target.endswith("/") else found
+
+
+def _choose_shards(folder: str, urls: list[str]) -> list[str]:
+    """Return the objects of a folder that end as shards do; all where none does. Says what else there is."""
+    shards = [url for url in urls if url.lower().endswith(SHARD_ENDINGS)]
+    if not shards or len(shards) == len(urls):
+        return urls
+    kept = set(shards)
+    others = [url for url in urls if url not in kept]
+    strange = [url for url in others if not _BESIDE.search(url, len(folder) - 1)]
+    if strange:
+        warn_user(
+            f"{redact(folder)}: {len(strange)} of {len(urls)} objects do not end as shards do, and are not read, "
+            f"{redact(strange[0])} first: to read all, write {redact(folder)}**"
+        )
+    log.info("%s: %d objects that stand beside the shards are not read", redact(folder), len(others))
+    return shards
 
 
 def _find_matches(target: str, storage_options: object) -> list[str] | None:

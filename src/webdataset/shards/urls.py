@@ -16,6 +16,9 @@ from webdataset.storage.streams import path_of
 _MACHINE = "a machine that is logged in to, or a file system of another package"
 _MACHINES = frozenset(("sftp", "memory", "fsspec_store"))
 
+SHARD_ENDINGS = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+"""What names of shards in a folder end with, in lower case."""
+
 _ROOTED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/?#]*")
 
 

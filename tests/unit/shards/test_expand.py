@@ -9,6 +9,7 @@ import pytest
 from webdataset.core.errors import SourceError, UsageError
 from webdataset.shards.expand import expand_source, expand_urls, glob_with_braces, walk_folder
 from webdataset.shards.lists import SimpleShardList
+from webdataset.storage.backends import memory
 from webdataset.storage.open_url import open_url
 
 
@@ -168,3 +169,48 @@ def test_sources():
     assert expand_source(iter("abc"), 3) == ["a", "b", "c"]
     with pytest.warns(UserWarning, match="first 2"):
         assert expand_source(iter("abc"), 2) == ["a", "b"]
+
+
+@pytest.fixture
+def store():
+    """Return a function that fills a folder of memory, empty before and after."""
+    memory.clear("beside")
+
+    def fill(*names):
+        for name in names:
+            with open_url(f"memory://beside/{name}", "wb") as stream:
+                stream.write(b"x")
+
+    yield fill
+    memory.clear("beside")
+
+
+def expand_folder(name="train/"):
+    """Return the names below a folder that it stands for."""
+    return [url.removeprefix("memory://beside/") for url in expand_urls(f"memory://beside/{name}")]
+
+
+def test_a_folder_is_its_shards(store, recwarn):
+    """Indexes, receipts and sizes that stand beside them are no shards, and no warning names them."""
+    shards = ["train/a.TAR", "train/b.tar.zst", "train/c.tgz", "train/deep/d.tar"]
+    beside = ["a.tar.idx", "a.tar.receipt.json", "sizes.json", "_wds/x/job", "_SUCCESS", ".hidden", "README.md"]
+    store(*shards, *(f"train/{name}" for name in beside))
+    assert expand_folder() == shards
+    assert expand_folder("{train,train/deep}/") == [*shards, "train/deep/d.tar"]
+    assert len(recwarn) == 0
+
+
+def test_other_objects_of_a_folder_are_told(store):
+    """They may be data that was meant to be read: the warning says how many, the first, and what reads them too."""
+    store("train/a.tar", "train/b.bin", "train/c", "train/sizes.json")
+    told = r"memory://beside/train/: 2 of 4 objects do not end as shards do, .*b\.bin first: .*write memory://beside/train/\*\*"
+    with pytest.warns(UserWarning, match=told):
+        assert expand_folder() == ["train/a.tar"]
+    assert len(expand_folder("train/**")) == 4
+
+
+def test_a_folder_without_endings_is_all_its_objects(store, recwarn):
+    """Shards may be called anything where all are, as records are."""
+    store("train/000", "train/001.cbor", "train/sizes.json")
+    assert expand_folder() == ["train/000", "train/001.cbor", "train/sizes.json"]
+    assert len(recwarn) == 0
