@@ -13,7 +13,8 @@ _MAYBE: Final[console.JsonSchema] = {"type": ["number", "null"], "minimum": 0}
 _NAMED: Final[console.JsonSchema] = {"type": "object", "additionalProperties": _NUMBER}
 _FORECAST: Final[console.JsonSchema] = {
     "bottleneck": {"type": "string", "description": "the resource that limits the speed"},
-    "samples_per_second": {**_NUMBER, "description": "of all ranks"},
+    "samples_per_second": {**_NUMBER, "description": "of all ranks; samples of the shards"},
+    "rows_per_second": {**_NUMBER, "description": "the same in what the dataset gives: rows, where it packs samples"},
     "allowed": {**_NAMED, "description": "resource to samples a second that it allows"},
     "trainer_waits": {**_MAYBE, "description": "share of the time; null without --samples-per-second"},
     "bytes_per_second": _NUMBER,

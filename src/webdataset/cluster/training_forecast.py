@@ -37,7 +37,8 @@ class TrainingForecast:
 
     Args:
         bottleneck: the resource that limits the speed.
-        samples_per_second: of all ranks.
+        samples_per_second: of all ranks; samples of the shards.
+        rows_per_second: the same in what the dataset gives: rows, where it packs several samples into one.
         allowed: resource to samples a second of all ranks that it allows.
         trainer_waits: share of the time that a trainer waits for samples, 0 to 1; None without its speed.
         bytes_per_second: that are read, by all hosts.
@@ -60,6 +61,7 @@ class TrainingForecast:
 
     bottleneck: str
     samples_per_second: float
+    rows_per_second: float
     allowed: dict[str, float]
     trainer_waits: float | None
     bytes_per_second: float
@@ -121,6 +123,11 @@ class _Forecaster:
         self.shards_read = float(self.shares.shards.sum()) / self.samples
         self.requests = self.shards_read * (1 if self._is_small() else math.ceil(self.shard_bytes / _RANGE_BYTES))
 
+    @property
+    def batch_samples(self) -> float:
+        """Return how many samples of the shards are in a batch of a rank."""
+        return self.job.batch_size * self.rates.samples_per_row
+
     def _is_small(self) -> bool:
         return self.shard_bytes <= STARVING_BUFFER_BYTES
 
@@ -134,13 +141,13 @@ class _Forecaster:
         """Return processor time of a worker for a sample that it gives."""
         rates = self.rates
         left_to_others = max(0.0, self.bytes_read - self.bytes_held) * rates.cpu_seconds_per_byte
-        batch = rates.batch_cpu_seconds / self.job.batch_size
+        batch = rates.batch_cpu_seconds / self.batch_samples
         return rates.cpu_seconds_per_sample + self.shards_read * rates.cpu_seconds_per_shard + batch + left_to_others
 
     def main_cpu_seconds(self) -> float:
         """Return processor time of the rank's own thread for a sample."""
         rates = self.rates
-        return rates.main_cpu_seconds_per_sample + rates.main_cpu_seconds_per_batch / self.job.batch_size
+        return rates.main_cpu_seconds_per_sample + rates.main_cpu_seconds_per_batch / self.batch_samples
 
     def input_seconds(self) -> float:
         """Return the time that a worker's connections take for a sample, all of them busy."""
@@ -172,7 +179,7 @@ class _Forecaster:
         if job.host_requests_per_second is not None:
             found["requests of a host"] = job.host_requests_per_second / on_host / self.requests * ranks
         if job.samples_per_second is not None:
-            found["trainer"] = job.samples_per_second * ranks
+            found["trainer"] = job.samples_per_second * self.rates.samples_per_row * ranks
         return {name: speed for name, speed in found.items() if math.isfinite(speed)}
 
     def forecast(self) -> TrainingForecast:
@@ -187,7 +194,7 @@ class _Forecaster:
         begin = {"processes": self._find_spawn_seconds(), "list of shards": self._find_list_seconds()}
         steps = {**begin, "first bytes": first, "first batch": self._find_fill_seconds(self._count_first_samples())}
         buffered = self.streams_of_reader * self.stream_buffer
-        restored = self._find_fill_seconds(job.batch_size + (0 if job.streams else buffered))
+        restored = self._find_fill_seconds(self.batch_samples + (0 if job.streams else buffered))
         resume = sum(begin.values()) + first + restored + self._find_restore_seconds(buffered)
         streams = job.streams
         rates = self.rates
@@ -196,6 +203,7 @@ class _Forecaster:
         found = TrainingForecast(
             bottleneck=bottleneck,
             samples_per_second=speed,
+            rows_per_second=speed / rates.samples_per_row,
             allowed=allowed,
             trainer_waits=None if "trainer" not in allowed else 1 - speed / allowed["trainer"],
             bytes_per_second=speed * self.bytes_read,
@@ -278,9 +286,9 @@ class _Forecaster:
         """Return how many samples a process reads before the first batch can be given."""
         job = self.job
         initial = -(-min(job.shuffle, job.shuffle_initial) // max(1, job.streams))
-        return self.streams_of_reader * initial + -(-job.batch_size // max(1, job.workers))
+        return self.streams_of_reader * initial + math.ceil(self.batch_samples / max(1, job.workers))
 
-    def _find_fill_seconds(self, samples: int) -> float:
+    def _find_fill_seconds(self, samples: float) -> float:
         """Return the time in which all processes read so many samples each, with nothing read ahead."""
         job, rates = self.job, self.rates
         processes = self.processes_of_host
@@ -395,13 +403,15 @@ def describe_forecast(found: TrainingForecast, job: TrainingJob) -> list[tuple[s
         job: of which job.
     """
     wait = "" if found.trainer_waits is None else f", trainers wait {found.trainer_waits:.0%} of the time"
+    packed = not 0.99 < found.rows_per_second / found.samples_per_second < 1.01
+    rows_told = f" in {_show_number(found.rows_per_second)} rows/s" if packed else ""
     prefixes = f" ({_show_number(found.requests_per_prefix)} for each prefix)" if job.prefixes > 1 else ""
     steps = ", ".join(f"{step} {seconds:.2g} s" for step, seconds in found.start_steps.items() if seconds)
     hosts = f"{job.hosts} {'host' if job.hosts == 1 else 'hosts'}"
     megabytes, gigabytes = _show_number(found.bytes_per_second / 1e6), _show_number(found.epoch_bytes / 1e9)
     rows = [
         ("job", f"{job.ranks} ranks on {hosts}, {job.readers} processes that read"),
-        ("speed", f"{_show_number(found.samples_per_second)} samples/s; limit: {found.bottleneck}{wait}"),
+        ("speed", f"{_show_number(found.samples_per_second)} samples/s{rows_told}; limit: {found.bottleneck}{wait}"),
         ("reads", f"{megabytes} MB/s, {_show_number(found.requests_per_second)} requests/s{prefixes}"),
         ("epoch", f"{_show_number(found.epoch_seconds)} s, {gigabytes} GB; largest share {found.uneven:.2f}"),
         ("memory", f"{found.memory_bytes / 1e9:.3g} GB on each host, and the interpreters"),

@@ -24,8 +24,8 @@ class TrainingJob:
         workers: processes of each rank that read and decode; 0: the rank does so itself.
         streams: of an elastic dataset; 0 for one that is split by rank and worker.
         by_sample: split shards between workers by sample, where there are too few.
-        batch_size: samples in a batch of a rank.
-        samples_per_second: that the trainer of a rank takes; None for as many as come.
+        batch_size: samples in a batch of a rank; rows, where the dataset packs samples into rows.
+        samples_per_second: that the trainer of a rank takes (rows, likewise); None for as many as come.
         shuffle: samples in a shuffle buffer; of each stream, where the dataset is elastic.
         shuffle_initial: samples that it gathers before the first one is given.
         prefetch_bytes: that a worker may hold ahead, as ``WDS_PREFETCH_BYTES`` says.
@@ -48,8 +48,10 @@ class TrainingJob:
     workers: int = _setting("Processes of each rank that read and decode.", 4)
     streams: int = _setting("Of an elastic dataset; 0 splits by rank and worker.", 0)
     by_sample: bool = _setting("Split shards by sample where there are too few.", default=False)
-    batch_size: int = _setting("Samples in a batch of a rank.", 32, 1)
-    samples_per_second: float | None = _setting("That the trainer of a rank takes.", None)
+    batch_size: int = _setting("Samples (rows of a dataset that packs) in a batch of a rank.", 32, 1)
+    samples_per_second: float | None = _setting(
+        "That the trainer of a rank takes; rows, where samples are packed.", None
+    )
     shuffle: int = _setting("Samples in a shuffle buffer (of each stream).", 0)
     shuffle_initial: int = _setting("Samples gathered before the first is given.", 100)
     prefetch_bytes: int = _setting("That a worker may hold ahead.", 256 << 20)

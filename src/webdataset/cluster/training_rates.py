@@ -32,6 +32,8 @@ from webdataset.shards.lists import SimpleShardList
 from webdataset.stages.batch import Batched
 from webdataset.stages.bucketing import Bucketed
 from webdataset.stages.read_shards import ReadShards
+from webdataset.stages.shuffle import Shuffle
+from webdataset.stages.shuffle_blocks import BlockShuffle
 from webdataset.storage.open_url import open_stream, open_url
 from webdataset.storage.random_access import local_path
 from webdataset.storage.streams import Stream
@@ -46,6 +48,8 @@ _TINY_SHARDS: Final = 100
 _BUFFER: Final = 500
 _MOST_WORKERS: Final = 8
 _FEWEST_BATCHES: Final = 3
+_FEWEST_ROWS: Final = 20
+_PATIENCE: Final = 10
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,10 @@ class TrainingRates:
     Args:
         cores: processors of the machine.
         samples_per_shard: mean of the shards that were read.
+        samples_per_row: samples of the shards for each one that the dataset gives: above 1 where it packs several into
+            a row, or leaves some out. The costs below are of a sample of the shards.
         sample_bytes: of a sample in a shard, with headers.
-        decoded_bytes: of a sample in a batch.
+        decoded_bytes: of what the dataset gives for a batch: a sample, or a row.
         cpu_seconds_per_sample: processor time of reading and decoding one, and of giving it to the rank.
         cpu_seconds_per_shard: of opening one.
         cpu_seconds_per_byte: of reading, nothing decoded.
@@ -98,6 +104,7 @@ class TrainingRates:
     state_bytes_per_buffered_sample: float = 0.0
     resume_seconds_per_stream: float = 0.0
     resume_seconds_per_buffered_sample: float = 0.0
+    samples_per_row: float = 1.0
 
     def mean_first_byte(self) -> float:
         """Return the mean of a log-normal distribution with this median and spread."""
@@ -124,10 +131,11 @@ class TrainingRates:
             missing = value is None and name == "connection_bytes_per_second"
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             share = name in ("worker_busy", "processors_busy")
-            if name not in known or not (missing or (number and value >= 0 and not (share and not 0 < value <= 1))):
+            wrong = (share and not 0 < value <= 1) or (name == "samples_per_row" and value == 0)
+            if name not in known or not (missing or (number and value >= 0 and not wrong)):
                 raise UsageError(
-                    f"rates hold {name}={value!r}: they are numbers of at least 0 (shares above 0, to 1), named "
-                    f"{', '.join(known)}"
+                    f"rates hold {name}={value!r}: they are numbers of at least 0 (shares above 0, to 1; "
+                    f"samples_per_row above 0), named {', '.join(known)}"
                 )
         try:
             return cls(**values)
@@ -156,9 +164,9 @@ class TrainingRates:
 
 
 class _Costs(NamedTuple):
-    """Of a run: what came, and what it took."""
+    """Of a run: of how many samples of the shards what came was made, and what it took."""
 
-    samples: int
+    samples: float
     batches: int
     seconds: float
     cpu_seconds: float
@@ -176,7 +184,7 @@ def measure_rates(
     """Measure a dataset on this machine.
 
     Args:
-        source: a dataset that reads shards and gives single samples; or a loader over one.
+        source: a dataset that reads shards and gives single samples, or rows of several; or a loader over one.
         batch_size: of the loader that is measured.
         seconds: of a turn.
         rounds: turns, whose medians count.
@@ -215,6 +223,7 @@ class _Measurement:
         reading = getattr(self._stages[self._reader], "reading", None)
         self._reading: Reading = reading if isinstance(reading, Reading) else Reading()
         self._options = self._reading.storage_options
+        self._samples_per_row = 1.0
 
     def measure(self) -> TrainingRates:
         """Return the rates."""
@@ -224,6 +233,7 @@ class _Measurement:
         per_shard, payload, raw_cpu = self._measure_raw()
         shard_cpu = open_cpu + self._measure_tiny_shards()
         decoded = self._measure_decoded_size()
+        self._samples_per_row = self._count_samples_per_row()
         self._advance("dataset and loader")
         alone, single, small, large, start = self._measure_runs()
         dataset_cpu = statistics.median(
@@ -258,6 +268,7 @@ class _Measurement:
             connection_bytes_per_second=None if local else bandwidth,
             worker_busy=worker_busy if local else 1.0,
             processors_busy=processors_busy if local else 1.0,
+            samples_per_row=self._samples_per_row,
             **states,
         )
 
@@ -334,6 +345,28 @@ class _Measurement:
             raise NoSamples("the dataset gives no samples: there is nothing to measure")
         return float(_count_bytes(first))
 
+    def _count_samples_per_row(self) -> float:
+        """Return how many samples are read for each row that is given; what a shuffle holds is none of either."""
+        read = given = first = 0
+
+        def count(samples: Iterable[object]) -> Iterator[object]:
+            nonlocal read
+            for sample in samples:
+                read += 1
+                yield sample
+
+        after = [stage for stage in self._stages[self._reader + 1 :] if not isinstance(stage, Shuffle | BlockShuffle)]
+        began = time.perf_counter()
+        for _ in DataPipeline(*self._stages[: self._reader + 1], count, *after):
+            given += 1
+            first = first or read
+            spent = time.perf_counter() - began
+            enough = read >= 2 * first and spent > self._seconds
+            if given > _FEWEST_ROWS and read > first and (enough or spent > _PATIENCE * self._seconds):
+                # what a window held before the first row, it holds now
+                return (read - first) / (given - 1)
+        return read / max(1, given)
+
     def _measure_runs(self) -> tuple[list[_Costs], list[_Costs], list[_Costs], list[_Costs], _Costs]:
         """Return costs of the dataset alone, of loaders with one worker, small and large batches, and of a start."""
         alone: list[_Costs] = []
@@ -373,7 +406,7 @@ class _Measurement:
         before, began = time.process_time(), time.perf_counter()
         samples = sum(1 for _ in _take_for(self._make_dataset(), self._seconds))
         cpu = time.process_time() - before
-        return _Costs(max(1, samples), 0, time.perf_counter() - began, cpu, 0.0)
+        return _Costs(max(1, samples) * self._samples_per_row, 0, time.perf_counter() - began, cpu, 0.0)
 
     def _run_loader(self, batch_size: int, workers: int, *, least: bool = False) -> _Costs:
         """Return the costs of a loader; ``least`` is until its first batch."""
@@ -392,7 +425,8 @@ class _Measurement:
             loader.close()
         after = os.times()
         cpu, main = sum(after[:4]) - sum(before[:4]), sum(after[:2]) - sum(before[:2])
-        return _Costs(max(1, samples), batches, first if least else ended - began - first, cpu, main)
+        seconds = first if least else ended - began - first
+        return _Costs(max(1, samples) * self._samples_per_row, batches, seconds, cpu, main)
 
     def _measure_states(self, samples: int) -> dict[str, float]:
         """Return sizes of states, and times of resuming, of a stream with and without a shuffle buffer."""

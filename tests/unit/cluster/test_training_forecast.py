@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import webdataset as wds
 from support.paced_server import PacedServer
+from webdataset.cluster import training_rates
 from webdataset.cluster.reader_shares import ShardTable, find_job_settings, read_shard_table, share_shards
 from webdataset.cluster.request_bursts import simulate_burst
 from webdataset.cluster.training_forecast import describe_forecast, forecast_training
@@ -351,6 +352,64 @@ def test_rates_of_local_shards(tmp_path):
     assert (pretended.samples.tolist(), pretended.size_bytes.tolist()) == ([30] * 7, [77824] * 7)
     forecast = forecast_training(table, TrainingJob(ranks=1, workers=1), found)
     assert json.loads(json.dumps(forecast.to_json())) == forecast.to_json()
+
+
+@pytest.mark.parametrize(
+    ("stages", "samples_per_row"),
+    [
+        ([wds.shuffle(50)], 1),
+        ([wds.select(lambda sample: sample["cls"] % 3 == 0)], 3),
+        (
+            [
+                wds.shuffle(20),
+                wds.map(lambda sample: {**sample, "ids": [1] * 10}),
+                wds.pack(40, tokens="ids", window=30),
+            ],
+            4,
+        ),
+        ([wds.map(lambda sample: {**sample, "ids": [1] * 10}), wds.pack(40, tokens="ids")], 4),
+        ([wds.map(lambda sample: [sample] * 5), wds.unlisted()], 1 / 5),
+    ],
+)
+@pytest.mark.parametrize("rows", [20, 10**9])
+def test_rows_of_several_samples(stages, samples_per_row, rows, tmp_path, monkeypatch):
+    """How many samples make a row is counted, over the whole dataset and over its beginning alike."""
+    monkeypatch.setattr(training_rates, "_FEWEST_ROWS", rows)
+    dataset = wds.WebDataset(make_shards(tmp_path, [120, 120]), shardshuffle=False).decode().compose(*stages)
+    measurement = training_rates._Measurement(dataset, 8, 0.0, 1, lambda _: None)
+    assert measurement._count_samples_per_row() == pytest.approx(samples_per_row, rel=0.1 if rows == 20 else 1e-9)
+
+
+def test_a_packed_dataset(tmp_path):
+    """Costs are of samples of the shards, and the forecast tells both speeds."""
+    urls = make_shards(tmp_path, [60, 60])
+    dataset = wds.WebDataset(urls, shardshuffle=False).decode().map(lambda sample: {**sample, "ids": [1] * 10})
+    plain, packed = (
+        measure_rates(each, batch_size=4, seconds=0.1, rounds=1)
+        for each in (dataset.to_tuple("ids"), dataset.pack(40, tokens="ids"))
+    )
+    assert plain.samples_per_row == 1
+    assert packed.samples_per_row == pytest.approx(4, rel=0.05)
+    assert packed.samples_per_shard == plain.samples_per_shard == 60
+
+
+def test_rows_count_for_batches_and_trainers():
+    """Four samples in a row: a batch of 8 rows has the costs of one of 32 samples, a trainer takes rows."""
+    job = TrainingJob(ranks=4, workers=4, batch_size=32, cores=64)
+    rows = replace(job, batch_size=8)
+    packed = replace(RATES, samples_per_row=4.0)
+    whole, found = forecast_training(TABLE, job, RATES), forecast_training(TABLE, rows, packed)
+    assert found.samples_per_second == pytest.approx(whole.samples_per_second)
+    assert found.rows_per_second == pytest.approx(whole.samples_per_second / 4)
+    assert whole.rows_per_second == whole.samples_per_second
+    assert found.epoch_seconds == pytest.approx(whole.epoch_seconds)
+    assert found.start_seconds == pytest.approx(whole.start_seconds)
+    limited = forecast_training(TABLE, replace(rows, samples_per_second=10.0), packed)
+    assert (limited.bottleneck, limited.rows_per_second) == ("trainer", 40.0)
+    assert limited.trainer_waits == 0
+    told = dict(describe_forecast(limited, rows))["speed"]
+    assert told.startswith("160 samples/s in 40 rows/s; limit: trainer")
+    assert "rows" not in dict(describe_forecast(whole, job))["speed"]
 
 
 def test_rates_of_a_store(tmp_path):
