@@ -70,9 +70,13 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{_MODULES[name]}")
     home = _HOME.get(name) or _ELSEWHERE.get(name)
     if home is None:
-        from webdataset.core.lazy_modules import missing_name_error  # noqa: PLC0415  only where a name is wrong
+        import difflib  # noqa: PLC0415  only where a name is wrong
 
-        raise missing_name_error(f"module 'webdataset' has no attribute {name!r}" + _HINTS.get(name, ""))
+        from webdataset.core.lazy_modules import missing_name_error  # noqa: PLC0415  likewise
+
+        near = difflib.get_close_matches(name, __all__, 1, 0.75) if name[:1] != "_" else []
+        hint = _HINTS.get(name) or (f"; did you mean {near[0]!r}?" if near else "")
+        raise missing_name_error(f"module 'webdataset' has no attribute {name!r}{hint}")
     value = getattr(importlib.import_module(f"{__name__}.{home}"), _ALIASES.get(name, name))
     globals()[name] = value
     return value

@@ -79,6 +79,13 @@ MISTAKES = {
     "a range with three dots": (lambda f: list(read(f, "s-{00...02}.tar")), r"did you mean '.*s-\{00..02\}.tar'\?"),
     "a folder": (lambda f: list(read(f, ".")), r"cannot open: Is a directory; name the files in it: .*/\*\.tar"),
     "filter of other libraries": (lambda f: read(f).filter(bool), r"no attribute 'filter'; write \.select\(function\)"),
+    "cache of other libraries": (lambda f: read(f).cache(), r"no attribute 'cache'; write \.mcached\(\) to keep"),
+    "shard of other libraries": (lambda f: read(f).shard(2, 0), "no attribute 'shard'; write WebDataset.*split_by"),
+    "a name with two letters turned": (lambda f: wds.shuffel, "no attribute 'shuffel'; did you mean 'shuffle'"),
+    "a name in other capitals": (lambda f: wds.Webdataset, "no attribute 'Webdataset'; did you mean 'WebDataset'"),
+    "a range with one dot": (lambda f: list(read(f, "s-{00.02}.tar")), r"did you mean '.*s-\{00..02\}.tar'\?"),
+    "a call in the place of a function": (lambda f: read(f).map(print()), r"pass the function f itself: f, not f\(\)"),
+    "a field in the place of a predicate": (lambda f: read(f).select("jpg"), "select.lambda sample: 'jpg' in sample"),
     "take of other libraries": (lambda f: read(f).take(3), r"no attribute 'take'; write \.slice\(n\)"),
     "num_workers= of a loader": (
         lambda f: wds.Loader(read(f), 2, num_workers=2),  # type: ignore[arg-type]

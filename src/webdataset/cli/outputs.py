@@ -244,14 +244,24 @@ def report_missing(left: Iterable[str], what: str, *, found: bool) -> int:
     return exit_status.DONE if what == "field" else exit_status.PARTIAL
 
 
+_MOST_FIELDS = 20
+
+
 def warn_of_absent(expression: "Expression") -> None:
     """Say which names of an expression no sample had: they may be misspelt.
 
     Args:
         expression: after it was asked about all samples.
     """
-    if expression.absent:
-        console.say(f"warning: missing in all samples: {', '.join(map(console.escape_name, expression.absent))}")
+    if not expression.absent:
+        return
+    hint = ""
+    if expression.fields:
+        hint = f"; the last sample has {', '.join(map(console.escape_name, expression.fields[:_MOST_FIELDS]))}"
+        plain = next((name for name in expression.absent if name.isidentifier()), None)
+        if plain is not None and "json" in expression.fields:
+            hint += f" (what a JSON field holds is json.{plain})"
+    console.say(f"warning: missing in all samples: {', '.join(map(console.escape_name, expression.absent))}{hint}")
 
 
 def tell_loose_files(folders: Iterable[str]) -> None:

@@ -43,13 +43,20 @@ if TYPE_CHECKING:
 
 # methods of other libraries
 _INSTEAD = {
+    "apply": ".compose(stage)",
     "batch": ".batched(n)",
+    "cache": ".mcached() to keep samples in memory, or WebDataset(urls, cache_dir=folder) to keep shards on a disk",
     "collate": ".batched(n, collation_fn=function)",
     "filter": ".select(function): it keeps the samples for which the function returns true",
     "flat_map": ".compose(generator), a generator function of the iterator of samples",
+    "interleave": "wds.RandomMix([dataset, other]), or WebDataset(urls, open_shards=n)",
     "limit": ".slice(n)",
+    "prefetch": "wds.Loader(dataset, n, workers=4), whose workers read ahead",
+    "shard": "WebDataset(urls, nodesplitter=wds.split_by_node), which shares shards out between ranks",
     "skip": ".slice(n, None)",
     "take": ".slice(n)",
+    "transform": ".map(function)",
+    "with_transform": ".map(function)",
 }
 
 

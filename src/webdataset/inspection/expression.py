@@ -22,6 +22,7 @@ An ordering with None is false. Any other operation that Python refuses is an er
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -47,6 +48,9 @@ _METHODS = ("lower", "upper", "strip", "startswith", "endswith", "split", "isdig
 
 Evaluate = Callable[[Scope], Any]
 
+# what other languages compare with
+_ASSIGNS = re.compile(r"(?<![=!<>])=(?!=)")
+
 
 class Expression:
     """An expression, parsed and checked.
@@ -65,6 +69,7 @@ class Expression:
     def __init__(self, text: str) -> None:
         self.text = text
         self._met: dict[str, bool] = {}
+        self._fields: tuple[str, ...] | None = None
         if len(text) > MOST_CHARACTERS:
             raise UsageError(f"the expression is longer than {MOST_CHARACTERS} characters")
         try:
@@ -74,7 +79,8 @@ class Expression:
             # Python says 0 where the text ends too early
             where = "" if column is None else f" at column {column}" if column else " at its end"
             said = getattr(error, "msg", None) or type(error).__name__
-            raise UsageError(f"{text[:200]!r} is no expression: {said}{where}") from None
+            hint = "; to compare, write ==" if _ASSIGNS.search(text) else ""
+            raise UsageError(f"{text[:200]!r} is no expression: {said}{where}{hint}") from None
         self._evaluate = Compiler(text, self._met).compile(tree.body, 0, frozenset())
         self.tree = tree.body
         self.normal = ast.unparse(tree)
@@ -98,6 +104,11 @@ class Expression:
         """The fields and paths into JSON that were None in every sample where they were looked up so far."""
         return tuple(name for name, met in self._met.items() if not met)
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the sample that was looked at first."""
+        return self._fields or ()
+
     def evaluate(self, payloads: Mapping[str, bytes], *, key: str = "", shard: str = "") -> Any:
         """Return what it is for one sample.
 
@@ -109,6 +120,8 @@ class Expression:
         Raises:
             SampleError: an operation that makes no sense for this sample, or more work than is allowed.
         """
+        if self._fields is None:
+            self._fields = tuple(name for name in payloads if not name.startswith("__"))
         scope = Scope(payloads, key, shard)
         try:
             return self._evaluate(scope)

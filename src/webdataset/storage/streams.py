@@ -374,7 +374,7 @@ def translate_os_error(error: OSError, path: str | os.PathLike[str]) -> SourceEr
     """Return the error to raise where the operating system refused a path; ``errno`` and ``filename`` are kept."""
     name = os.fspath(path)
     kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
-    braces = re.sub(r"\{(\d+)(?:-|:|\.{3,})(\d+)\}", r"{\1..\2}", str(name))
+    braces = re.sub(r"\{(\d+)(?:-|:|\.|\.{3,})(\d+)\}", r"{\1..\2}", str(name))
     hint = "" if braces == str(name) else f"; did you mean {braces!r}?"
     if kind is NotFound and "*" in str(name):
         hint = hint or "; no file matches this wildcard"

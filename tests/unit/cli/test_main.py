@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+import webdataset as wds
 from support.command import SRC, WDS, command_environment, run_wds, shell, start_wds, wait_for_read
 from webdataset.cli import exit_status, main, wids_index
 from webdataset.testing import archives
@@ -254,3 +255,36 @@ def test_index_is_wids_index(shards):
     run_wds("index", "info", "none.json", cwd=shards, status=exit_status.FAILED)
     run_wds("index", "wrong", cwd=shards, status=exit_status.WRONG_USE)
     assert b"usage: wds index" in run_wds("index", "--help").stdout
+
+
+def test_a_file_that_is_not_there_is_answered_with_the_nearest(tmp_path):
+    """Of its folder; nothing is said where none is like it, and nothing for wildcards and urls."""
+    (tmp_path / "train-000.tar").write_bytes(archives.member(b"a.txt", b"x") + archives.END)
+    for name, hint in (
+        ("trian-000.tar", "did you mean train-000.tar?"),
+        (f"{tmp_path}/train-00.tar", f"did you mean {tmp_path}/train-000.tar?"),
+        ("other.tar", None),
+        ("train-00*.tgz", None),
+        ("nowhere/train-000.tar", None),
+        ("train-{00-01}.tar", "did you mean 'train-{00..01}.tar'?"),
+        ("train-{00.01}.tar", "did you mean 'train-{00..01}.tar'?"),
+    ):
+        told = run_wds("ls", name, cwd=tmp_path, status=exit_status.FAILED).stderr.decode()
+        assert told.count("did you mean") == (hint is not None), told
+        assert hint is None or hint in told
+
+
+def test_what_a_filter_asks_for_in_vain(tmp_path):
+    """The fields that there are, and how a value within JSON is written; how values are compared."""
+    with wds.TarWriter(str(tmp_path / "a.tar")) as sink:
+        sink.write({"__key__": "a", "json": {"width": 3}, "txt": "x"})
+    told = run_wds("grep", "width > 1", "a.tar", cwd=tmp_path, status=exit_status.NONE_FOUND).stderr.decode()
+    assert (
+        "missing in all samples: width; the last sample has json, txt (what a JSON field holds is json.width)" in told
+    )
+    told = run_wds("grep", "jsn.width > 1", "a.tar", cwd=tmp_path, status=exit_status.NONE_FOUND).stderr.decode()
+    assert told.rstrip().endswith("missing in all samples: jsn.width; the last sample has json, txt")
+    told = run_wds("grep", "json.width = 3", "a.tar", cwd=tmp_path, status=exit_status.WRONG_USE).stderr.decode()
+    assert "at column 12; to compare, write ==" in told
+    told = run_wds("grep", "json.width == ", "a.tar", cwd=tmp_path, status=exit_status.WRONG_USE).stderr.decode()
+    assert "to compare" not in told
