@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeGuard
 from webdataset.codecs.compression import decompress
 from webdataset.codecs.registry import BytesDecoder, LazyCodec, LiveTable, find_plugin
 from webdataset.core import settings
+from webdataset.core.errors import UsageError
 from webdataset.core.lazy_modules import LazyModule
 
 
@@ -192,6 +193,11 @@ class ExtensionHandler:
     final = False
 
     def __init__(self, extensions: str, f: BytesDecoder) -> None:
+        if not isinstance(extensions, str) or not callable(f):
+            raise UsageError(
+                f"handle_extension({extensions!r:.60}, {f!r:.60}): it takes extensions and a function of bytes, as in "
+                "handle_extension('jpg png', function)"
+            )
         self.extensions = extensions.lower().split()
         self.f = f
 

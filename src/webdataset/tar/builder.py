@@ -15,7 +15,7 @@ format. This module does no input or output, and never touches the payload.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from typing import Final, Literal, get_args
+from typing import Final, Literal, SupportsFloat, SupportsIndex, get_args
 from zlib import adler32
 
 from webdataset.core.errors import SampleError, UsageError
@@ -174,7 +174,7 @@ def parse_format(spec: int | str | None) -> TarFormat:
     if isinstance(spec, int):
         known = _BY_NUMBER.get(spec)
     else:
-        word = spec.lower().removesuffix("_format")
+        word = spec.lower().removesuffix("_format") if isinstance(spec, str) else ""
         known = next((each for each in get_args(TarFormat) if each == word), None)
     if known is None:
         raise UsageError(f"there is no tar format {spec!r}: pass 'ustar', 'gnu', 'pax' or a constant of tarfile")
@@ -187,8 +187,13 @@ def check_style(style: MemberStyle) -> MemberStyle:
     Raises:
         UsageError: a field that the format cannot hold.
     """
-    if not math.isfinite(style.mtime):
-        raise UsageError(f"mtime={style.mtime} is no time: pass seconds since 1970")
+    for name, part in ("user", style.uname), ("group", style.gname):
+        if not isinstance(part, str):
+            raise UsageError(f"{name}={part!r:.60} is no name: pass a text, such as {name}='bigdata'")
+    if not isinstance(style.mtime, SupportsFloat) or not math.isfinite(style.mtime):
+        raise UsageError(f"mtime={style.mtime!r:.60} is no time: pass seconds since 1970")
+    if not isinstance(style.mode, SupportsIndex):
+        raise UsageError(f"mode={style.mode!r:.60} is no file mode: pass permission bits such as 0o444")
     if style.format != "pax" or style.mtime == int(style.mtime):
         style = dataclasses.replace(style, mtime=math.floor(style.mtime))
     if not 0 <= style.mode <= MAX_OCTAL_8:

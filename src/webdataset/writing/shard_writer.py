@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
 
 from webdataset.core.distributed import WorkerContext, worker_context
 from webdataset.core.errors import AlreadyExists, UsageError, WebDatasetError, check_keywords
@@ -49,7 +49,7 @@ def make_shard_namer(pattern: str | os.PathLike[str] | ShardNamer) -> ShardNamer
     """
     if callable(pattern) and not isinstance(pattern, os.PathLike):
         return pattern
-    text = os.fspath(pattern)
+    text = os.fspath(pattern) if isinstance(pattern, os.PathLike) else pattern
     if not isinstance(text, str):
         raise UsageError(f"a pattern is text with %06d or {{shard:06d}}, or a function of the number, not {pattern!r}")
     here = worker_context()
@@ -308,6 +308,11 @@ class ShardWriter:
             raise UsageError(words) from None
         if is_empty:
             raise UsageError(f"maxcount={maxcount} and maxsize={maxsize} leave no room for a sample")
+        for name, function in ("post", post), ("opener", opener):
+            if function is not None and not callable(function):
+                raise UsageError(f"{name}={function!r:.60}: it is a function of a shard's name, or None")
+        if not isinstance(start_shard, SupportsIndex):
+            raise UsageError(f"start_shard={start_shard!r:.60}: it is the number of the first shard")
         # a method of a subclass may pass what it likes to writers of its own
         if kw and type(self).next_stream is ShardWriter.next_stream:
             check_writer_options(type(self).__name__, kw, self._shard_writer)
