@@ -715,6 +715,17 @@ class Held:
         self.routes: list[Any] = []
         self.holding = True
         page.route(lambda url: part in url, self._take)
+        self._await_routes()
+
+    def _await_routes(self) -> None:
+        """Wait until routes are heeded: what a page asks for just after the first one was set may go past it."""
+        self.page.route(lambda url: "?probe=" in url, lambda route: route.fulfill(status=204))
+        probe = "fetch(`/static/icon.svg?probe=${performance.now()}`).then(answer => answer.status)"
+        for _ in range(WAITS // 50):
+            if self.page.evaluate(probe) == 204:
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError("the page's requests are not held")
 
     def _take(self, route: Any) -> None:
         if self.holding and route.request.method == self.method:

@@ -26,7 +26,7 @@ from webdataset.core.trust import trust_level
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.raw_samples import RawMember, RawSample
 from webdataset.shards.expand import walk_folder
-from webdataset.shards.urls import check_document_url, join_url, parent_folder
+from webdataset.shards.urls import SHARD_ENDINGS, check_document_url, join_url, parent_folder
 from webdataset.storage.open_url import open_url
 from webdataset.tar.builder import EPOCH, MemberStyle, make_header_maker
 
@@ -249,13 +249,22 @@ def _read_row(reader: "Iterator[list[str]]") -> list[str] | None:
 
 
 def check_sources(sources: Iterable[str]) -> None:
-    """Refuse standard input twice.
+    """Refuse standard input twice, and shards.
 
     Args:
         sources: as typed.
 
     Raises:
-        UsageError: standard input is named twice.
+        UsageError: standard input is named twice, or a source is a shard by its name.
     """
-    if list(sources).count("-") > 1:
+    given = list(sources)
+    if given.count("-") > 1:
         raise UsageError("standard input can be read only once: give '-' one time")
+    named = (source for source in given if source.lower().endswith(SHARD_ENDINGS))
+    shard = next((source for source in named if choose_kind(source) != "folder"), None)
+    if shard is not None:
+        raise UsageError(
+            "shards are made of folders, tables and recipes, and this is a shard: 'wds cat', 'wds split' and 'wds "
+            "reshard' make shards of shards",
+            url=shard,
+        )

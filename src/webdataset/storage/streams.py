@@ -387,6 +387,11 @@ def translate_os_error(error: OSError, path: str | os.PathLike[str]) -> SourceEr
     return found
 
 
+_LONGEST_SHOWN = 100
+
+
 def unnameable_error(path: str | os.PathLike[str]) -> UsageError:
     """Return the error to raise for a path with a null byte, or with characters that no file name can hold."""
-    return UsageError(f"no file can be called {os.fspath(path)!r}: look where this name came from", url=ascii(path))
+    name = os.fspath(path)
+    shown = name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN]
+    return UsageError(f"no file can be called {shown!r}: look where this name came from", url=ascii(shown))

@@ -175,3 +175,12 @@ def test_standard_input_once():
     """Standard input cannot be two sources."""
     with pytest.raises(UsageError, match="only once"):
         check_sources(["-", "-"])
+
+
+def test_shards_are_no_sources(tmp_path):
+    """What makes shards of shards is named; a folder may be called so."""
+    with pytest.raises(UsageError, match="'wds reshard' make shards of shards") as caught:
+        check_sources(["photos", "train-000.tar.gz"])
+    assert caught.value.url == "train-000.tar.gz"
+    (tmp_path / "photos.tar").mkdir()
+    check_sources([str(tmp_path / "photos.tar")])

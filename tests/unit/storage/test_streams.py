@@ -16,6 +16,13 @@ def test_no_file_has_this_name(opened, name):
     str(caught.value).encode()
 
 
+def test_a_name_of_any_length_is_shown_short():
+    """It may be a whole file that was taken for a list of names."""
+    with pytest.raises(UsageError, match="no file can be called") as caught:
+        open_raw("\0" * 100_000)
+    assert len(str(caught.value)) < 3000
+
+
 @pytest.mark.parametrize("name", ["a.tar", "\udcff.tar", "ä b#?.tar"])
 def test_any_other_name_may_be(tmp_path, name):
     """Names that are no UTF-8 are names all the same; absent files are told apart."""
