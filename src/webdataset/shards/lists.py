@@ -9,6 +9,7 @@ reproducible. Lists with a name log each time that they begin again.
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import index
 from random import Random
 from typing import Any, Protocol, SupportsIndex, TypeVar
 
@@ -141,12 +142,19 @@ class SimpleShardList(ShardList):
         UsageError: something that gives no urls.
     """
 
-    def __init__(self, urls: object, seed: int | None = None, *, storage_options: object = None) -> None:
+    def __init__(
+        self, urls: object, seed: int | SupportsIndex | None = None, *, storage_options: object = None
+    ) -> None:
         self.urls = expand_to_sequence(urls, storage_options=storage_options)
         if not self.urls:
             raise NoShards(
                 f"an empty list of shards: {urls!r} gives no urls; is the list, the wildcard or the folder right?"
             )
+        if not isinstance(seed, int | float | str | bytes | bytearray | None):
+            if not isinstance(seed, SupportsIndex):
+                raise UsageError(f"seed={seed!r:.60}: a seed is a whole number, such as seed=0")
+            # of numpy, which Python's generators do not take
+            seed = index(seed)
         self.seed = random_seed() if seed is True else seed
         load_openers(self.urls)
 
@@ -213,6 +221,8 @@ class ResampledShards(ShardList):
             seed, worker_seed = None, seed if callable(seed) else None
         if worker_seed is not None and not callable(worker_seed):
             raise UsageError(f"worker_seed is a function that returns a number, not {worker_seed!r}")
+        if not isinstance(nshards, SupportsIndex):
+            raise UsageError(f"nshards={nshards!r:.60}: the draws in a pass, a whole number; leave it out for no end")
         self.urls: Sequence[Any] = (
             expand_to_sequence(urls, storage_options=storage_options)
             if isinstance(urls, str)
@@ -221,7 +231,7 @@ class ResampledShards(ShardList):
         if empty_check and not self.urls:
             raise NoShards(f"no shards to draw from: {urls!r} gives no urls")
         load_openers(self.urls)
-        self.nshards: int = nshards
+        self.nshards: int = index(nshards)
         self.seed = seed
         self.worker_seed: Callable[[], int] = worker_seed or pytorch_worker_seed
         self.deterministic = deterministic

@@ -75,6 +75,9 @@ GIVEN = [
     (lambda d: d.elastic().set_epoch("1"), r"set_epoch\('1'\): an epoch is a whole number"),
     (lambda d: wds.WebLoader(d).set_epoch(-1), r"set_epoch\(-1\)"),
     (lambda d: wds.SimpleShardList(["a.tar"]).set_epoch(-1), r"set_epoch\(-1\)"),
+    (lambda d: wds.SimpleShardList(["a.tar"], seed=[1]), r"seed=\[1\]: a seed is a whole number"),  # type: ignore[arg-type]
+    (lambda d: wds.ResampledShards(["a.tar"], 1e6), "nshards=1000000.0: the draws in a pass, a whole number; leave it"),
+    (lambda d: wds.ResampledShards(["a.tar"], None), "nshards=None: the draws in a pass"),
     (lambda d: wds.RandomMix(5), r"a mix takes a list of datasets, and this is 5: write \[a, b\]"),  # type: ignore[arg-type]
     (lambda d: wds.RandomMix(["a.tar", "b.tar"]), r"'a.tar' is none: write wds.WebDataset\(url\)"),
     (lambda d: wds.RandomMix([d, 5]), "a mix takes datasets, and 5 is none"),
@@ -137,6 +140,8 @@ def test_numpys_seed_draws_as_pythons(dataset):
     """A seed is what it counts, whatever its type."""
     orders = [[sample["__key__"] for sample in dataset.shuffle(10, seed=seed)] for seed in (3, np.int64(3))]
     assert orders[0] == orders[1]
+    lists = [list(wds.SimpleShardList([f"{n}.tar" for n in range(9)], seed=seed)) for seed in (3, np.int64(3))]
+    assert lists[0] == lists[1]
 
 
 def test_a_dataset_after_a_wrong_epoch(dataset):
