@@ -330,6 +330,8 @@ DEVIATIONS = {
     "(lambda s: (list(F.info(n=1,stream=s)(iter([(1,'a'*100,np.zeros((2,3)))]))),s.getvalue()))(io.StringIO())": "info-tuples: tuples can be shown",
     "(lambda s: (list(F.info(fmt='{}',n=1,stream=s,name='nm')(iter([(1,2)]))),s.getvalue()))(io.StringIO())": "info-tuples: tuples can be shown",
     "run(F.rename(b=None), S('a'))": "usage-error: a UsageError instead of a TypeError",
+    "run(F.select(None), [0,1])": "usage-error: a UsageError instead of a TypeError, where the predicate is given",
+    "run(F.associate([1]), S('a'))": "usage-error: a UsageError instead of an AttributeError, likewise",
     "run(F.rename_keys(x=['a','b']), S('a'))": "usage-error: a UsageError instead of a TypeError",
     "run(F.map_dict(a=str,handler=h(True)), [(1,2)])": "handler-asked: the handler is asked about every failure",
     "run(F.to_tuple('a'), [{'a':None}])": "field-none: a field that is None is there, since JSON null is None",
