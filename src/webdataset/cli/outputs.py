@@ -257,7 +257,7 @@ def warn_of_absent(expression: "Expression") -> None:
         return
     hint = ""
     if expression.fields:
-        hint = f"; the last sample has {', '.join(map(console.escape_name, expression.fields[:_MOST_FIELDS]))}"
+        hint = f"; the first sample has {', '.join(map(console.escape_name, expression.fields[:_MOST_FIELDS]))}"
         plain = next((name for name in expression.absent if name.isidentifier()), None)
         if plain is not None and "json" in expression.fields:
             hint += f" (what a JSON field holds is json.{plain})"

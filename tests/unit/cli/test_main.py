@@ -280,10 +280,10 @@ def test_what_a_filter_asks_for_in_vain(tmp_path):
         sink.write({"__key__": "a", "json": {"width": 3}, "txt": "x"})
     told = run_wds("grep", "width > 1", "a.tar", cwd=tmp_path, status=exit_status.NONE_FOUND).stderr.decode()
     assert (
-        "missing in all samples: width; the last sample has json, txt (what a JSON field holds is json.width)" in told
+        "missing in all samples: width; the first sample has json, txt (what a JSON field holds is json.width)" in told
     )
     told = run_wds("grep", "jsn.width > 1", "a.tar", cwd=tmp_path, status=exit_status.NONE_FOUND).stderr.decode()
-    assert told.rstrip().endswith("missing in all samples: jsn.width; the last sample has json, txt")
+    assert told.rstrip().endswith("missing in all samples: jsn.width; the first sample has json, txt")
     told = run_wds("grep", "json.width = 3", "a.tar", cwd=tmp_path, status=exit_status.WRONG_USE).stderr.decode()
     assert "at column 12; to compare, write ==" in told
     told = run_wds("grep", "json.width == ", "a.tar", cwd=tmp_path, status=exit_status.WRONG_USE).stderr.decode()
