@@ -35,6 +35,7 @@
     ├── FlowError (RuntimeError)          a running pipeline that cannot continue, or cannot be restored
     │   ├── StateMismatch (ValueError)    a snapshot of something else
     │   ├── WorkerDied                    a worker process has ended
+    │   │   └── WorkerTimeout (TimeoutError)  it made no sample for too long and was killed
     │   └── JobFailed                     outputs of a job that could not be made; ``report`` says which
     ├── UsageError (ValueError)           a call that cannot mean anything
     │   ├── NoShards (IndexError)         an empty list of shards
