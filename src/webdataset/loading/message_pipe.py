@@ -28,9 +28,13 @@ class MessagePipe:
     Args:
         connection: of ``multiprocessing.Pipe()``; it is closed here, its descriptor lives on.
         waiting_seconds: how long ``receive_in_time`` waits; None: until something comes.
+        patience_seconds: how long it waits for the rest of a message; None: until it comes.
     """
 
-    def __init__(self, connection: Connection, waiting_seconds: float | None = None) -> None:
+    def __init__(
+        self, connection: Connection, waiting_seconds: float | None = None, patience_seconds: float | None = None
+    ) -> None:
+        self._waiting_seconds, self._patience_seconds = waiting_seconds or 0.0, patience_seconds
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         connection.close()
         # socket.setdefaulttimeout() would let it not wait any more
@@ -61,6 +65,7 @@ class MessagePipe:
         Raises:
             EOFError: the other process is gone.
             OSError: the same.
+            StalledMessage: the rest of one does not come.
         """
         try:
             head = self._socket.recv(_SIZE.size, socket.MSG_WAITALL)
@@ -77,15 +82,25 @@ class MessagePipe:
 
     def _read_rest(self, found: bytes, size: int) -> bytes:
         """Return so many bytes that begin with those that came before a signal, or in time."""
+        waited = 0.0
         while len(found) < size:
             try:
                 more = self._socket.recv(size - len(found), socket.MSG_WAITALL)
             except BlockingIOError:
+                waited = self._wait_longer(waited)
                 continue
+            waited = 0.0
             if not more:
                 raise EOFError
             found += more
         return found
+
+    def _wait_longer(self, waited: float) -> float:
+        """Return for how many seconds nothing has come, with those that have passed now."""
+        waited += self._waiting_seconds
+        if self._patience_seconds is not None and waited >= self._patience_seconds:
+            raise StalledMessage
+        return waited
 
     def send(self, *pieces: bytes | memoryview) -> None:
         """Send a message, and wait until the pipe has taken it.
@@ -135,6 +150,7 @@ class MessagePipe:
         Raises:
             SharedMemoryError: this process can have no more files.
             EOFError: the other process is gone.
+            StalledMessage: it does not come.
         """
         with explain_shared_memory():
             sent, descriptors = self._receive_descriptors()
@@ -149,10 +165,14 @@ class MessagePipe:
                 os.close(descriptor)
 
     def _receive_descriptors(self) -> tuple[bytes, list[int]]:
+        waited = 0.0
         while True:
-            # the other process may be stopped between the message and its descriptor
-            with contextlib.suppress(BlockingIOError):
+            try:
                 sent, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
+            except BlockingIOError:
+                # the other process may be stopped between the message and its descriptor
+                waited = self._wait_longer(waited)
+            else:
                 return sent, descriptors
 
     def close(self) -> None:
@@ -170,6 +190,10 @@ def frame_message(*pieces: bytes | memoryview) -> bytes:
     if len(pieces) == 1:
         return _SIZE.pack(len(pieces[0])) + pieces[0]
     return b"".join([_SIZE.pack(sum([len(piece) for piece in pieces])), *pieces])
+
+
+class StalledMessage(Exception):  # noqa: N818  it is no error of its own
+    """A message has begun, and its rest does not come: the other process is stopped."""
 
 
 class SharedMemoryError(FlowError):

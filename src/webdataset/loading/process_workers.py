@@ -20,15 +20,28 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import NoReturn, cast
 
-from webdataset.core.errors import FlowError, UsageError, WorkerDied, WorkerTimeout, shorten_pickling_error
+from webdataset.core.errors import (
+    FlowError,
+    UsageError,
+    WorkerDied,
+    WorkerTimeout,
+    describe_error,
+    shorten_pickling_error,
+)
 from webdataset.core.optional_imports import loaded_module
-from webdataset.core.process_pool import describe_exit
+from webdataset.core.process_pool import describe_exit, end_processes
 from webdataset.core.redaction import redact
 from webdataset.flow.explain import format_function
 from webdataset.flow.pickling import pickle_by_value
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.loading.ipc import PartReceiver, pack_credits
-from webdataset.loading.message_pipe import MessagePipe, SharedMemoryError, frame_message, share_memory
+from webdataset.loading.message_pipe import (
+    MessagePipe,
+    SharedMemoryError,
+    StalledMessage,
+    frame_message,
+    share_memory,
+)
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.shared_memory import PAGE_BYTES, BatchLayout, BlockPool, MemoryBlock, WorkerProgressPage
 from webdataset.loading.windows import WorkerPool
@@ -57,6 +70,7 @@ class ProcessWorkers(WorkerPool):
 
     Raises:
         UsageError: this system has no such start method, or this process may have no children.
+        WorkerDied: a worker could not be started.
     """
 
     # each message costs two system calls, and often a change of processes
@@ -81,10 +95,16 @@ class ProcessWorkers(WorkerPool):
         self._processes: list[BaseProcess] = []
         self._boards: list[WorkerProgressPage] = []
         self._timeout_seconds = timeout_seconds
-        # a worker that sends nothing, the index of its last sample, and when that was seen first
-        self._silent: tuple[int, int | None, float] | None = None
+        # a worker that sends nothing, the index of its last sample, for how long, and when that was seen last
+        self._silent: tuple[int, int | None, float, float] | None = None
         try:
             self._start(origin, span, _choose_context(start_method))
+        except (OSError, EOFError) as error:  # no process, memory or descriptor is left, or it was killed at once
+            self.close()
+            raise WorkerDied(
+                f"a worker process of {workers} could not be started ({describe_error(error)}): see to ulimit -u, "
+                "ulimit -n and memory; iterate again to start new workers"
+            ) from error
         except BaseException:  # raised again, with no process left over
             self.close()
             raise
@@ -94,7 +114,7 @@ class ProcessWorkers(WorkerPool):
         origin = origin if forked else _PickledAdapter(origin)  # type: ignore[assignment]
         for number in range(self.workers):
             ours, theirs = context.Pipe()
-            pipe = MessagePipe(ours, _ALIVE_SECONDS)
+            pipe = MessagePipe(ours, _ALIVE_SECONDS, self._timeout_seconds)
             self._receivers.append(PartReceiver(pipe, self.workers))
             others = [each.pipe for each in self._receivers] if forked else []
             duty = WorkerConfig(origin, span, number, self.workers, theirs, others, loaded_module("torch") is not None)
@@ -132,16 +152,21 @@ class ProcessWorkers(WorkerPool):
         frame = memoryview(frame_message(order))
         try:
             while frame := frame[pipe.send_now(frame) :]:
-                self._read_pipes(_FULL_SECONDS)
+                self._wait_for_room(number)
             if descriptor is not None:
                 while not pipe.poll(writing=True):
-                    self._read_pipes(_FULL_SECONDS)
+                    self._wait_for_room(number)
                 pipe.send_descriptor(descriptor)
         except ConnectionError:
             self._report_death(number)
         except BaseException:  # raised again, with no half message left
             self.close()
             raise
+
+    def _wait_for_room(self, number: int) -> None:
+        self._read_pipes(_FULL_SECONDS)
+        if self._timeout_seconds is not None:
+            self._check_progress(number, self._timeout_seconds)
 
     def begin(self, beginning: EpochStart) -> None:
         """Start an epoch."""
@@ -222,6 +247,8 @@ class ProcessWorkers(WorkerPool):
             part = receiver.receive()
         except (EOFError, ConnectionError):
             self._report_death(number)
+        except StalledMessage:
+            self._kill(number)
         except BaseException as error:  # raised again, with no half message left
             # A signal's handler can raise anything in the midst of a message, TimeoutError too. What cannot be
             # unpickled was a whole message, unless it speaks of memory that is not there.
@@ -239,10 +266,18 @@ class ProcessWorkers(WorkerPool):
         """Kill a worker that has sent nothing and made no sample for too long."""
         now, index = time.monotonic(), self._boards[worker].load()[0]
         if self._silent is None or self._silent[:2] != (worker, index):
-            self._silent = worker, index, now
-        elif now - self._silent[2] >= timeout_seconds:
-            self._processes[worker].kill()
-            self._report_death(worker, timeout_seconds)
+            self._silent = worker, index, 0.0, now
+            return
+        # all processes may have been stopped meanwhile, by Ctrl-Z or a batch system
+        seconds = self._silent[2] + min(now - self._silent[3], 2 * _ALIVE_SECONDS)
+        self._silent = worker, index, seconds, now
+        if seconds >= timeout_seconds:
+            self._kill(worker)
+
+    def _kill(self, worker: int) -> NoReturn:
+        """Kill a worker that is silent, and say so."""
+        self._processes[worker].kill()
+        self._report_death(worker, self._timeout_seconds)
 
     def _report_death(self, number: int, silent_seconds: float | None = None) -> NoReturn:
         """End the others, and say what happened.
@@ -267,7 +302,11 @@ class ProcessWorkers(WorkerPool):
             key=key or None,
         )
         error.worker, error.exit_code = number, code
-        raise error
+        try:
+            raise error
+        finally:
+            # its traceback refers to this frame, and so to all memory of these workers
+            del error
 
     def describe_position(self, worker: int) -> str:
         """Return words on what a worker read last, and which process it is."""
@@ -284,22 +323,18 @@ class ProcessWorkers(WorkerPool):
         for receiver in self._receivers:
             with contextlib.suppress(OSError):
                 receiver.pipe.send_now(order)
-        for end in (None, "terminate", "kill"):
-            until = time.monotonic() + _PATIENCE_SECONDS
+        try:
+            end_processes(self._processes)
+        except BaseException:  # raised again: Ctrl-C, with no process left over that is stopped
             for process in self._processes:
-                if end is not None and process.is_alive():
-                    getattr(process, end)()
-            for process in self._processes:
-                process.join(max(0.0, until - time.monotonic()))
-            if not any(process.is_alive() for process in self._processes):
-                break
-        for receiver in self._receivers:
-            receiver.pipe.close()
-        for process in self._processes:
-            # the system has not ended it yet
-            with contextlib.suppress(ValueError):
-                process.close()
-        self._processes = []
+                # it was closed
+                with contextlib.suppress(ValueError):
+                    process.kill()
+            raise
+        finally:
+            for receiver in self._receivers:
+                receiver.pipe.close()
+            self._processes = []
 
 
 def _pack_order(*order: object) -> bytes:

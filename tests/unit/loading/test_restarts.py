@@ -1,20 +1,28 @@
 """Worker processes that die or hang, and are started again."""
 
 import contextlib
+import errno
+import gc
 import json
 import multiprocessing
 import os
 import random
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import webdataset as wds
 from webdataset.core.errors import UsageError, WorkerDied, WorkerTimeout
+from webdataset.loading import process_workers
+from webdataset.loading.message_pipe import MessagePipe, frame_message
+from webdataset.loading.partition import adapt_dataset
+from webdataset.loading.worker import WindowCredit
 
 COUNT = 140
 
@@ -331,3 +339,148 @@ def test_restarts_of_what_has_no_state_are_refused(numbered):
     with pytest.raises(UsageError, match=r"elastic dataset, wds.WebDataset\(urls\).elastic\(\)"):
         load(wds.WebDataset(numbered, shardshuffle=False))
     load(wds.WebDataset(numbered, shardshuffle=False), max_restarts=0, timeout=5).close()
+
+
+def count_descriptors():
+    """Return how many are open."""
+    return len(os.listdir("/proc/self/fd" if Path("/proc/self/fd").is_dir() else "/dev/fd"))
+
+
+def test_restarts_leave_no_memory_and_no_descriptors(numbered, tmp_path):
+    """Nothing waits for Python's garbage collection, which programs switch off."""
+    dataset = make(numbered, Trouble(tmp_path, dict.fromkeys(range(0, COUNT, 9), "die")))
+    counts = {}
+    gc.collect()
+    gc.disable()
+    try:
+        with load(dataset, max_restarts=5, prefetch=2) as loader:
+            for _ in loader:
+                counts[loader.stats().restarts] = count_descriptors()
+    finally:
+        gc.enable()
+    assert len(counts) > 4
+    # blocks and segments of the workers of the moment
+    assert max(counts.values()) < counts[min(counts)] + 10
+
+
+class Stop:
+    """Does something to the first worker process that sends something of a kind, in the midst of it.
+
+    Args:
+        path: remembers that it was done.
+        deed: ``SIGSTOP`` or ``SIGKILL``.
+    """
+
+    def __init__(self, path, deed):
+        self.path, self.deed = path, deed
+
+    def strike(self):
+        """Do it, in a worker, once."""
+        if multiprocessing.parent_process() is not None and not self.path.exists():
+            self.path.touch()
+            os.kill(os.getpid(), self.deed)
+
+    def send(self, pipe, *pieces):
+        """Send a message in two halves."""
+        frame = frame_message(*pieces)
+        pipe._socket.sendall(frame[: len(frame) // 2])
+        self.strike()
+        pipe._socket.sendall(frame[len(frame) // 2 :])
+
+    def send_descriptor(self, pipe, descriptor):
+        """Send the descriptor, after what was announced."""
+        self.strike()
+        socket.send_fds(pipe._socket, [b"\0"], [descriptor])
+
+
+def enlarge(sample):
+    """Make a sample that comes through memory of its own."""
+    return sample["__key__"], np.full(10_000 + int(sample["cls"]), int(sample["cls"]))
+
+
+@pytest.mark.parametrize("deed", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("kind", ["send", "send_descriptor"])
+def test_a_worker_that_stops_or_dies_in_the_midst_of_a_message(numbered, tmp_path, monkeypatch, kind, deed):
+    """Its rest is not waited for longer than any sample."""
+    stop = Stop(tmp_path / "struck", deed)
+    monkeypatch.setattr(MessagePipe, kind, lambda *arguments: getattr(stop, kind)(*arguments))
+    dataset = wds.WebDataset(numbered[:3], shardshuffle=False).decode().map(enlarge).elastic(streams=3)
+    expected = [str(batch) for batch in wds.Loader(dataset, 8)]
+    with load(dataset, timeout=1) as loader:
+        assert [str(batch) for batch in loader] == expected
+        assert loader.stats().restarts == 1
+
+
+def test_a_worker_that_is_stopped_while_its_pipe_is_full(elastic):
+    """The program waits for room in the pipe no longer than for a sample."""
+    pool = process_workers.ProcessWorkers(adapt_dataset(elastic), 8, 1, "fork", 1)
+    (child,) = multiprocessing.active_children()
+    os.kill(child.pid, signal.SIGSTOP)
+    credits = [WindowCredit(number) for number in range(10_000)]
+    with pytest.raises(WorkerTimeout, match="worker 0 of 1"):
+        while pool.living:
+            pool.grant(credits)
+    assert not multiprocessing.active_children()
+
+
+def test_time_in_which_all_processes_were_stopped_does_not_count(monkeypatch):
+    """Ctrl-Z and batch systems stop a program with its workers; none of them hangs."""
+    # each second of waiting is like a hundred
+    clock = SimpleNamespace(monotonic=lambda: 100 * time.monotonic())
+    monkeypatch.setattr(process_workers, "time", clock)
+
+    def wait(sample):
+        time.sleep(2.5)
+        return sample
+
+    dataset = wds.DataPipeline(lambda: [{"n": 1}], wds.map(wait))
+    with wds.Loader(dataset, 1, workers=1, mode="processes", start_method="fork", timeout=50) as loader:
+        assert [batch["n"].tolist() for batch in loader] == [[1]]
+
+
+def test_an_interrupt_while_stopped_workers_are_ended_leaves_none(numbered):
+    """A second Ctrl-C, or one during a restart, comes while the program waits for workers to end."""
+    loader = load(make(numbered))
+    iterator = iter(loader)
+    next(iterator)
+    children = multiprocessing.active_children()
+    for child in children:
+        os.kill(child.pid, signal.SIGSTOP)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            loader._pool.close()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    for child in children:
+        # one that was closed is gone
+        with contextlib.suppress(ValueError):
+            child.join(10)
+            assert not child.is_alive()
+
+
+@pytest.mark.parametrize("failures", [1, 100])
+def test_workers_that_cannot_be_started_again(numbered, undisturbed, tmp_path, monkeypatch, failures):
+    """What the system refuses for a moment is tried again, and the state is kept where it refuses for longer."""
+    usual, left = os.fork, []
+
+    def refuse():
+        if left and left.pop():
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return usual()
+
+    monkeypatch.setattr(os, "fork", refuse)
+    expected = undisturbed[8, False, False][0]
+    with load(make(numbered, Trouble(tmp_path, {20: "die", 90: "die"}))) as loader:
+        iterator = iter(loader)
+        found = [plain(next(iterator))]
+        left += [True] * failures + [False]
+        if failures > loader.max_restarts:
+            with pytest.raises(WorkerDied, match=r"could not be started .*ulimit -u"):
+                found.extend(plain(batch) for batch in iterator)
+            left.clear()
+            iterator = iter(loader)
+        found += [plain(batch) for batch in iterator]
+        assert found == expected
+        assert not multiprocessing.active_children() or loader._pool.living
