@@ -192,7 +192,7 @@ def frame_message(*pieces: bytes | memoryview) -> bytes:
     return b"".join([_SIZE.pack(sum([len(piece) for piece in pieces])), *pieces])
 
 
-class StalledMessage(Exception):  # noqa: N818  it is no error of its own
+class StalledMessage(Exception):
     """A message has begun, and its rest does not come: the other process is stopped."""
 
 

@@ -103,7 +103,7 @@ class ProcessWorkers(WorkerPool):
             self.close()
             raise WorkerDied(
                 f"a worker process of {workers} could not be started ({describe_error(error)}): see to ulimit -u, "
-                "ulimit -n and memory; iterate again to start new workers"
+                "ulimit -n and memory; iterate again to try once more"
             ) from error
         except BaseException:  # raised again, with no process left over
             self.close()
@@ -296,7 +296,8 @@ class ProcessWorkers(WorkerPool):
             kind, ending = WorkerTimeout, f"made no sample for {silent_seconds:g} seconds (timeout=) and was killed"
         error = kind(
             f"worker {number} of {self.workers} (process {pid}) {ending} {_describe_index(index)}; "
-            "iterate again to start new workers, from the state after the last batch if the dataset is elastic: "
+            "iterate again to start new workers, and if the dataset is elastic, first "
+            "load_state_dict(loader.state_dict()): then the epoch continues after the last batch. "
             "Loader(max_restarts=2) does both",
             url=url or None,
             key=key or None,

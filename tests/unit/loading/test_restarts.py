@@ -416,10 +416,10 @@ def test_a_worker_that_is_stopped_while_its_pipe_is_full(elastic):
     pool = process_workers.ProcessWorkers(adapt_dataset(elastic), 8, 1, "fork", 1)
     (child,) = multiprocessing.active_children()
     os.kill(child.pid, signal.SIGSTOP)
-    credits = [WindowCredit(number) for number in range(10_000)]
+    grants = [WindowCredit(number) for number in range(1000)]
     with pytest.raises(WorkerTimeout, match="worker 0 of 1"):
-        while pool.living:
-            pool.grant(credits)
+        # more bytes than a pipe holds
+        list(map(pool.grant, [grants] * 1000))
     assert not multiprocessing.active_children()
 
 
@@ -484,3 +484,16 @@ def test_workers_that_cannot_be_started_again(numbered, undisturbed, tmp_path, m
         found += [plain(batch) for batch in iterator]
         assert found == expected
         assert not multiprocessing.active_children() or loader._pool.living
+
+
+def test_what_the_error_says_continues_the_epoch(numbered, undisturbed, tmp_path):
+    """Without restarts, the state that the loader has after the error is that after the last batch."""
+    expected = undisturbed[8, False, False]
+    with load(make(numbered, Trouble(tmp_path, {20: "die", 90: "die"})), max_restarts=0, prefetch=0) as loader:
+        found = []
+        for _ in range(2):
+            with pytest.raises(WorkerDied, match=r"first load_state_dict\(loader.state_dict\(\)\): then the epoch"):
+                found.extend(plain(batch) for batch in loader)
+            loader.load_state_dict(loader.state_dict())
+        assert [*found, *epochs(loader, 1)[0]] == expected[0]
+        assert epochs(loader, 1) == expected[1:]
