@@ -1,6 +1,7 @@
 """Layer 7: loaders: threads and processes that decode into batches; torch's DataLoader.
 
-* ``loader``: Loader, its iterator and its state; ``loader_checks``: checks of arguments and of an epoch's end
+* ``loader``: Loader and its state; ``loader_progress``: its iterator, and what has been received of an epoch;
+  ``loader_checks``: checks of arguments and of an epoch's end
 * ``partition``: what each worker of a Loader gets
 * ``worker``: the loop of a worker, and its metrics; ``thread_workers``, ``process_workers``: the pools of them
 * ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it; ``message_pipe``: the pipes

@@ -4,9 +4,10 @@ A whole window is a batch as it is: its columns are handed out without a copy. W
 holes; their samples are moved together, so that only the last batch of an epoch can be smaller.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -45,12 +46,32 @@ class BatchMark:
     size_bytes: int | None = None
 
 
-def iterate_samples(windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
-    """Yield the samples of an epoch's windows with their marks; END comes last."""
-    received = _ReceivedWindows()
+@dataclass(frozen=True)
+class ReceivedSamples:
+    """Samples at the beginning of an epoch's windows that the consumer has received before.
+
+    Args:
+        count: how many.
+        until: all indices below this one were received, counted from where the epoch begins.
+    """
+
+    count: int = 0
+    until: int = 0
+
+
+NOTHING_RECEIVED: Final = ReceivedSamples()
+
+
+def iterate_samples(
+    windows: Iterator[BatchWindow], before: ReceivedSamples = NOTHING_RECEIVED
+) -> Generator[tuple[object, BatchMark]]:
+    """Yield the samples of an epoch's windows with their marks, without those received before; END comes last."""
+    received = _ReceivedWindows(before)
     for window in windows:
         received.add(window)
         samples = window.samples()
+        if before.count:
+            samples = itertools.islice(samples, received.skip(), None)
         del window
         for sample in samples:
             yield sample, received.advance(1)
@@ -76,13 +97,19 @@ class BatchMaker:
     drop_last: bool = False
     exact: bool = False
 
-    def batches(self, windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
+    def batches(
+        self, windows: Iterator[BatchWindow], before: ReceivedSamples = NOTHING_RECEIVED
+    ) -> Generator[tuple[object, BatchMark]]:
         """Yield the batches of an epoch's windows with their marks; END comes last.
+
+        Args:
+            windows: of the epoch.
+            before: samples that were received before; they are left out.
 
         Raises:
             SampleError: samples that do not fit together.
         """
-        received = _ReceivedWindows()
+        received = _ReceivedWindows(before)
         waiting = _WaitingSamples()
         for window in windows:
             received.add(window)
@@ -90,6 +117,8 @@ class BatchMaker:
                 columns = window.in_columns() if self.collate is None else None
                 waiting.add(list(window.samples()) if columns is None else columns)
                 del columns
+                if before.count:
+                    waiting.take(received.skip())
             del window
             count = waiting.count if self.exact else self.size
             while waiting.count and waiting.count >= count:
@@ -204,20 +233,41 @@ class _OpenWindow:
 
 
 class _ReceivedWindows:
-    """What the consumer has received of the windows that were made."""
+    """What the consumer has received of the windows that were made.
 
-    def __init__(self) -> None:
+    Args:
+        before: what it has received of them before.
+    """
+
+    def __init__(self, before: ReceivedSamples) -> None:
         self._windows: deque[_OpenWindow] = deque()
         # samples received of the first of them
         self._beyond = 0
+        self._left, self._until = before.count, before.until
+        # what the next mark tells of the samples that are left out
+        self._held: BatchMark | None = None
 
     def add(self, window: BatchWindow) -> None:
         """Take note of a window whose samples come next."""
-        self._windows.append(_OpenWindow(window))
+        opened = _OpenWindow(window)
+        if self._left:
+            opened.counted = [each for each in opened.counted if window.first + each.row >= self._until]
+        self._windows.append(opened)
+
+    def skip(self) -> int:
+        """Return how many samples of the window added last are left out, at its beginning."""
+        count = min(self._left, self._windows[-1].count) if self._left else 0
+        if count:
+            self._left -= count
+            self._held = self.advance(count)
+        return count
 
     def advance(self, count: int) -> BatchMark:
         """Return the mark after some more samples."""
         mark = BatchMark(samples=count)
+        if self._held is not None:
+            held, self._held = self._held, None
+            mark.progress, mark.counted = held.progress, held.counted
         self._beyond += count
         while self._windows and self._windows[0].count <= self._beyond:
             window = self._windows.popleft()
@@ -233,7 +283,7 @@ class _ReceivedWindows:
 
     def rest(self) -> BatchMark:
         """Return the mark after the last sample, whether or not all were received."""
-        mark = BatchMark()
+        mark = BatchMark() if self._held is None else replace(self._held, beyond=0, samples=0, until=NEVER)
         for window in self._windows:
             mark.progress += window.progress
             mark.counted += window.counted

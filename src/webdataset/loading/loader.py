@@ -5,20 +5,25 @@ runs before the first iteration, nor after ``close`` or garbage collection. A lo
 iterator of an epoch that was cancelled for another one raises, and never ends as if the epoch were complete.
 """
 
-import inspect
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Never, Self, SupportsIndex, TypeVar
+from dataclasses import replace
+from typing import Any, Never, Self, SupportsIndex
 
 from webdataset.core.distributed import worker_context
-from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError, WorkerDied
+from webdataset.core.errors import StateMismatch, UsageError, WorkerDied
 from webdataset.core.logs import log
-from webdataset.core.tracebacks import trim_traceback
 from webdataset.flow.elastic_state import ReceivedState
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
-from webdataset.loading.batching import END, BatchMaker, BatchMark, iterate_samples
+from webdataset.loading.batching import (
+    END,
+    NOTHING_RECEIVED,
+    BatchMaker,
+    BatchMark,
+    ReceivedSamples,
+    iterate_samples,
+)
 from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.loader_checks import (
     EpochEnd,
@@ -29,83 +34,12 @@ from webdataset.loading.loader_checks import (
     make_device_prefetcher,
     missing_loader_state,
 )
+from webdataset.loading.loader_progress import EpochProgress, LoaderIterator, RestartPoint
 from webdataset.loading.partition import ElasticAdapter, EpochStart, adapt_dataset
 from webdataset.loading.stats import LoaderStats
 from webdataset.loading.thread_workers import InlineWorkers, ThreadWorkers
 from webdataset.loading.windows import AheadLimits, PublishBlock, WindowAssembler, WorkerPool
 from webdataset.stages.base import Json
-
-Batch = TypeVar("Batch")
-
-
-class LoaderIterator(Generic[Batch]):
-    """The batches of one epoch."""
-
-    def __init__(self, batches: Generator[Batch]) -> None:
-        self._batches = batches
-        # what ended it, where that was not its end
-        self._ended = ""
-
-    def __iter__(self) -> Self:
-        """Return this."""
-        return self
-
-    def __next__(self) -> Batch:
-        """Return the next batch.
-
-        Raises:
-            FlowError: the epoch was given up, since the loader was told to do something else.
-        """
-        if self._ended:
-            raise FlowError(
-                f"this pass over the loader was given up before its end: {self._ended}. A loader gives one pass at a "
-                "time; for two at once (zip, loops within loops) make two loaders"
-            )
-        try:
-            return next(self._batches)
-        except WebDatasetError as error:
-            trim_traceback(error)
-            raise
-
-    @property
-    def begun(self) -> bool:
-        """True from the first batch on to the end."""
-        return inspect.getgeneratorstate(self._batches) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING)
-
-    def give_up(self, reason: str) -> None:
-        """Cancel the epoch, unless it is over; ``reason`` is what the loader was told to do.
-
-        Raises:
-            FlowError: another thread waits for its next batch.
-        """
-        state = inspect.getgeneratorstate(self._batches)
-        if state == inspect.GEN_RUNNING:
-            raise FlowError("another thread waits for the next batch of this loader: stop that thread first")
-        if state != inspect.GEN_CLOSED:
-            self._ended = reason
-            self._batches.close()
-
-    def close(self) -> None:
-        """End it, as its consumer: nothing comes any more."""
-        self._batches.close()
-
-
-@dataclass(slots=True)
-class EpochProgress:
-    """What has been received of the present epoch, since its beginning or the state that it began with.
-
-    Args:
-        samples: received.
-        until: all indices below this one have been received, counted from where the epoch began.
-        beyond: samples received after the last whole window.
-        untold: turns received of each worker since it said its state.
-    """
-
-    samples: int = 0
-    until: int = 0
-    beyond: int = 0
-    untold: dict[int, int] = field(default_factory=dict)
-
 
 _GIGABYTE = 1 << 30
 # batches between two states
@@ -148,6 +82,9 @@ class Loader:
         MissingExtra: a device is named, and torch is not installed.
     """
 
+    # what to continue from with new workers
+    _restart: RestartPoint | None = None
+
     def __init__(
         self,
         dataset: object,
@@ -184,7 +121,7 @@ class Loader:
         self._ahead = AheadLimits(*((3, 16) if prefetch is None else (prefetch, prefetch)), prefetch_bytes)
         self._batching = BatchMaker(batch_size or 1, collate, ragged, drop_last, exact)
         # of what `_start_windows` returns
-        self._make_batches: Callable[[Generator[Json]], Generator[tuple[object, BatchMark]]] = (
+        self._make_batches: Callable[[Generator[Json], ReceivedSamples], Generator[tuple[object, BatchMark]]] = (
             iterate_samples if batch_size is None else self._batching.batches
         )
         self._timings, self._stats = timings, LoaderStats(workers=workers)
@@ -244,7 +181,7 @@ class Loader:
                         following = self.epoch
                     self._prepare_restart(error, given)
                     # what came before is in the state
-                    before_epoch = stats.samples
+                    before_epoch = stats.samples - (self._restart.beyond if self._restart is not None else 0)
                     marked = self._load_batches()
                     continue
                 if following is not None:
@@ -296,7 +233,8 @@ class Loader:
         if self._begun:
             # at the end of an epoch of which batches came here, the next one does not follow
             chosen = self._stats.batches > given or self._resumed is None
-            self._state, self._chosen = self.state_dict(), chosen
+            self._choose_restart_point()
+            self._chosen = chosen
         self._stats.restarts += 1
         log.warning(
             "loader: %s. Workers start again after batch %d (restart %d of at most %d in a row)",
@@ -305,6 +243,15 @@ class Loader:
             self._restarts,
             self.max_restarts,
         )
+
+    def _choose_restart_point(self) -> None:
+        """Choose what to continue from; this process makes no samples for it, since one may end a process."""
+        progress = self._progress
+        if not progress.beyond or any(progress.untold.values()) or self._received is None or self._beginning is None:
+            self._state = self.state_dict()
+        else:
+            until = self._beginning.start + progress.until
+            self._restart = RestartPoint(self._received.state_dict(), progress.beyond, until)
 
     def _load_batches(self) -> Generator[tuple[object, BatchMark]]:
         """Return the batches of an epoch, on the device where one is named."""
@@ -319,8 +266,8 @@ class Loader:
         failed.clear()
 
     def _mark_batches(self) -> Generator[tuple[object, BatchMark]]:
-        self._begun = False
-        state = self._next_state()
+        self._begun, restart = False, self._restart
+        state = self._next_state() if restart is None else restart.state
         continue_epochs = not (self._chosen or self._origin.chosen())
         if state is not None and continue_epochs and is_epoch_over(state, worker_context()):
             state = rewind_state(state, state["epoch"] + 1, worker_context())
@@ -335,11 +282,14 @@ class Loader:
         self._resumed = state if continue_epochs else None
         self.epoch = beginning.epoch + 1
         self._beginning = beginning
-        self._progress = EpochProgress()
+        before = NOTHING_RECEIVED
+        if restart is not None:
+            before = ReceivedSamples(restart.beyond, restart.until - beginning.start)
+        self._progress = EpochProgress(before.count, before.until, before.count)
         if beginning.state is not None:
             self._received = ReceivedState({**beginning.state, "memories": dict(beginning.state["memories"])})
         try:
-            yield from self._make_batches(found)
+            yield from self._make_batches(found, before)
         finally:
             found.close()
 
@@ -359,7 +309,7 @@ class Loader:
         return True
 
     def _forget(self) -> None:
-        self._state, self._chosen = None, False
+        self._state, self._chosen, self._restart = None, False, None
         self._origin.forget()
 
     def _start_windows(self, beginning: EpochStart) -> Generator[Json]:
@@ -415,7 +365,10 @@ class Loader:
     # -- epochs and states
 
     def _next_state(self) -> Json:
-        """Return the state that was loaded, here or into the dataset, and not used yet."""
+        """Return the state that was loaded, here or into the dataset, and not used yet; or that of a restart."""
+        if self._restart is not None:
+            self._state = self.state_at(self._restart.state, self._restart.until)
+            self._restart = None
         return self._origin.pending() if self._state is None else self._state
 
     def set_epoch(self, epoch: int) -> None:
@@ -482,7 +435,7 @@ class Loader:
             raise StateMismatch(f"a state is what state_dict() returned, a dictionary, and not {type(state).__name__}")
         self._give_up("load_state_dict was called")
         self._origin.begin(self.epoch, state)
-        self._state, self._chosen = state, False
+        self._state, self._chosen, self._restart = state, False, None
         self.epoch = int(state["epoch"])
 
     # -- for those who pass batches on

@@ -24,7 +24,7 @@ from webdataset.flow.elastic_state import (
     select_stream_states,
     warn_other_functions,
 )
-from webdataset.loading.batching import END, BatchMark
+from webdataset.loading.batching import END, BatchMark, ReceivedSamples
 from webdataset.loading.loader import Loader
 from webdataset.loading.partition import (
     ElasticAdapter,
@@ -325,7 +325,9 @@ class RemoteLoader(Loader):
         return f"RemoteLoader({self._remote.urls}, batch_size={self.batch_size})"
 
 
-def _pass_on(delivered: Generator[tuple[object, BatchMark]]) -> Generator[tuple[object, BatchMark]]:
+def _pass_on(
+    delivered: Generator[tuple[object, BatchMark]], _before: ReceivedSamples
+) -> Generator[tuple[object, BatchMark]]:
     return delivered
 
 

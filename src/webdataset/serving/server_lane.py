@@ -20,7 +20,7 @@ from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebData
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.flow.elastic_state import check_same_dataset, check_state, select_stream_states
-from webdataset.loading.batching import END, BatchMark
+from webdataset.loading.batching import END, NOTHING_RECEIVED, BatchMark
 from webdataset.loading.loader import Loader
 from webdataset.loading.loader_checks import EpochEnd
 from webdataset.loading.partition import (
@@ -80,7 +80,7 @@ class LaneLoader(Loader):
         found = self._start_windows(beginning)
         samples = 0
         try:
-            for batch, mark in self._make_batches(found):
+            for batch, mark in self._make_batches(found, NOTHING_RECEIVED):
                 samples += mark.samples
                 if batch is END and self._windows is not None:
                     EpochEnd(self._origin, beginning, self._windows.outcomes).judge(samples)

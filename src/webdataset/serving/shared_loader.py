@@ -27,7 +27,7 @@ from webdataset.flow.elastic_state import check_state
 from webdataset.flow.virtual_stream import warn_of_other_epoch
 from webdataset.loading.batching import END
 from webdataset.loading.columns import estimate_bytes
-from webdataset.loading.loader import LoaderIterator
+from webdataset.loading.loader_progress import LoaderIterator
 from webdataset.loading.stats import LoaderStats
 from webdataset.serving.shared_batches import ReceivedBatches
 from webdataset.serving.shared_server import VERSION, SharedServer, StreamPolicy, make_stream_loader, rebuild_error

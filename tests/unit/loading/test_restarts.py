@@ -258,6 +258,45 @@ def test_a_worker_that_dies_behind_the_last_batch_begins_no_other_epoch(numbered
         assert epochs(loader) == undisturbed[None, False, False]
 
 
+class NoteProcess:
+    """A stage's function that notes in which process it runs."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def __call__(self, sample):
+        (self.folder / f"process-{os.getpid()}").touch()
+        return sample
+
+
+@pytest.mark.parametrize("batch_size", [8, 5, None])
+def test_the_program_itself_makes_no_samples_for_a_restart(numbered, tmp_path, batch_size):
+    """A sample that ends a worker could end the program; so workers make again what is behind the last state."""
+    trouble = Trouble(tmp_path, dict.fromkeys(range(0, COUNT, 11), "die"))
+    dataset = wds.WebDataset(numbered, shardshuffle=True, seed=3).shuffle(30).decode()
+    dataset = dataset.map(NoteProcess(tmp_path)).map(drop_some)
+    with wds.Loader(dataset.map(NONE).to_tuple("cls").elastic(streams=6), batch_size) as loader:
+        expected = [plain(batch) for batch in loader]
+    (tmp_path / f"process-{os.getpid()}").unlink()
+    with load(dataset.map(trouble).to_tuple("cls").elastic(streams=6), batch_size, max_restarts=20) as loader:
+        assert [plain(batch) for batch in loader] == expected
+        assert loader.stats().restarts >= 3
+        assert loader.stats().dropped == 20
+    assert not (tmp_path / f"process-{os.getpid()}").exists()
+
+
+def test_a_state_that_is_saved_after_the_last_restart_holds_all_that_came(numbered, undisturbed, tmp_path):
+    """Whoever saves a state when restarts are used up continues after the batch received last, in any loader."""
+    dataset = make(numbered, Trouble(tmp_path, {77: "die"}, times=100))
+    received = []
+    with load(dataset, prefetch=0) as loader:
+        with pytest.raises(WorkerDied):
+            received.extend(plain(batch) for batch in loader)
+        state = json.loads(json.dumps(loader.state_dict()))
+    expected = undisturbed[8, False, False][0]
+    check_states(make(numbered), 8, {len(received) - 1: json.dumps(state)}, expected)
+
+
 class DieBehind:
     """A stage that ends its process once, behind its last sample."""
 
