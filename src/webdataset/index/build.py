@@ -304,12 +304,14 @@ def choose_reading(call: str, reading: Reading | None, rules: dict[str, Any]) ->
         rules: fields of a ``Reading``.
 
     Raises:
-        UsageError: both were given.
+        UsageError: both were given, or ``where``, which leaves out samples of a stream alone.
         TypeError: a rule that there is not.
     """
     check_keywords(call, rules, (field.name for field in dataclasses.fields(Reading)))
     if reading is not None and rules:
         raise UsageError(f"pass either reading= or {', '.join(rules)}")
+    if rules.get("where") is not None or (reading is not None and reading.where is not None):
+        raise UsageError(f"{call} is about all samples of its shards: where= is for WebDataset")
     return reading or Reading(**rules)
 
 

@@ -21,6 +21,7 @@ from webdataset.inspection.column_filter import check_value, parse_columns
 from webdataset.inspection.expression import Expression
 from webdataset.samples.grouping import Sample
 from webdataset.samples.sample_reader import Reading, ReadingOptions, hash_url, read_samples
+from webdataset.samples.sample_selection import list_payloads
 from webdataset.samples.shard_identity import ShardIdentity
 from webdataset.samples.shard_opener import open_shards
 from webdataset.storage.random_access import local_path
@@ -79,9 +80,9 @@ def write_columns(
     if not names:
         raise UsageError("a columns file needs at least one column, such as json.width")
     chosen = choose_reading("write_columns", reading, dict(rules))
-    if not is_usual(chosen) or chosen.where is not None:
+    if not is_usual(chosen):
         raise UsageError("a columns file is about all samples as they are read by default: leave out select_files, "
-                         "rename_files, suffixes, keys, lcase, duplicates, split_samples and where")  # fmt: skip
+                         "rename_files, suffixes, keys, lcase, duplicates and split_samples")  # fmt: skip
     urls = [os.fsdecode(url) for url in shard_urls(shards, chosen.storage_options)]
     targets = [_find_target(url, folder, chosen) for url in urls]
     if len(set(targets)) < len(targets):
@@ -145,7 +146,7 @@ def _write_one(url: str, target: str, *, columns: list[str], reading: Reading) -
 
 def _evaluate(expressions: list[Expression], sample: Sample) -> Iterator[tuple[bool | None, object]]:
     """Yield the value of each column, after True; None twice where it cannot be made."""
-    payloads = {name: value for name, value in sample.items() if not name.startswith("__")}
+    payloads = list_payloads(sample)
     for expression in expressions:
         try:
             value = expression.evaluate(payloads, key=sample["__key__"], shard=sample["__url__"])

@@ -20,18 +20,19 @@ from webdataset.core.logs import log
 from webdataset.core.optional_imports import import_if_available
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
-from webdataset.index.formats.columns import OTHER_SUFFIX, SUFFIX, ColumnTable, require_arrow
+from webdataset.index.formats.columns import OTHER_SUFFIX, SUFFIX, ColumnTable, DescribedShard, require_arrow
 from webdataset.index.formats.table import is_usual
 from webdataset.inspection.column_filter import ColumnFilter, RowFields, RowScope
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Shard
 from webdataset.samples.sample_reader import Reading, hash_url
 from webdataset.samples.selected_extents import EmptyReader, SelectedReader, SelectingReader, SelectionTable
-from webdataset.samples.shard_extents import WholeReader
+from webdataset.samples.shard_extents import WholeReader, is_header
 from webdataset.samples.shard_identity import ShardIdentity
 from webdataset.storage.extents import open_extents
 from webdataset.storage.open_url import open_stream, resolve_url
 from webdataset.storage.random_access import RangeFile, open_ranges
+from webdataset.tar.header import BLOCK
 
 if TYPE_CHECKING:
     from webdataset.inspection.expression import Expression
@@ -56,6 +57,7 @@ class KnownColumns:
     def __init__(self) -> None:
         self.kinds: dict[str, int] = {}
         self._tables: dict[str, ColumnTable | None] = {}
+        self._wanted: dict[tuple[str, str], list[int] | None] = {}
 
     def find(self, url: str, reading: Reading) -> "ColumnTable | None":
         """Return the columns file of a shard; None where there is none of ours.
@@ -72,6 +74,26 @@ class KnownColumns:
             self._keep(url, _find_table(url, reading, self.kinds))
         return self._tables[url]
 
+    def list_matches(self, url: str, table: "ColumnTable", where: "Expression") -> list[int] | None:
+        """Return the numbers of the samples of a shard that may be wanted; None where the file says too little.
+
+        All streams that share the shard read it in the same way: where it was changed in place after its columns file
+        was made, and a handler steps over a sample, those that read ranges and those that read all would count it
+        differently, and one sample would come twice and another not at all.
+
+        Args:
+            url: of the shard.
+            table: its columns file.
+            where: the expression.
+
+        Raises:
+            BadIndex: the file is damaged.
+        """
+        place = url, where.normal
+        if place not in self._wanted:
+            self._wanted[place] = _list_matches(table, where, url)
+        return self._wanted[place]
+
     def refuse(self, url: str) -> None:
         """Use no columns file for a shard: what is wrong with it has been told."""
         self._keep(url, None)
@@ -80,6 +102,7 @@ class KnownColumns:
         while len(self._tables) >= _MOST_TABLES:
             self._tables.pop(next(iter(self._tables)))
         self._tables[url] = table
+        self._wanted = {place: wanted for place, wanted in self._wanted.items() if place[0] in self._tables}
 
 
 class Candidates(NamedTuple):
@@ -115,7 +138,7 @@ def open_selection(
         return None
     try:
         table = known.find(url, reading)
-        found = None if table is None else _list_candidates(table, shard, reading, start)
+        found = None if table is None else _list_candidates(table, shard, reading, start, known)
         return None if found is None else _open_reader(found, shard, reading, start, open_whole)
     except BadIndex as error:
         known.refuse(url)
@@ -126,22 +149,32 @@ def open_selection(
     return None
 
 
-def _list_candidates(table: ColumnTable, shard: Shard, reading: Reading, start: Address | None) -> Candidates | None:
+def _list_candidates(
+    table: ColumnTable, shard: Shard, reading: Reading, start: Address | None, known: KnownColumns
+) -> Candidates | None:
     """Return the samples of a share that may be wanted; None where the file says too little."""
     where: Expression = reading.where  # type: ignore[assignment]  # there are no other filters
     share = _find_share(shard, len(table))
     first = 0 if start is None else start.ordinal
     if share is None or (start is not None and first >= len(share)):
         return None
-    chosen = ColumnFilter(where, table.shard.kinds)
-    if not (chosen.used or chosen.reads_fields or "key" in where.normal):
+    every = known.list_matches(str(shard["url"]), table, where)
+    if every is None:
         return None
     left = share[first:]
-    wanted = list(_walk_rows(table, chosen, str(shard["url"]), left))
+    wanted = [number for number in every if number in left]
     # the sample of a saved state was wanted, and is compared
     if start is not None and wanted[:1] != [left[0]]:
         wanted.insert(0, left[0])
-    return None if len(wanted) > _MOST_SHARE * len(left) + 1 else Candidates(table, share, wanted)
+    return Candidates(table, share, wanted)
+
+
+def _list_matches(table: ColumnTable, where: "Expression", url: str) -> list[int] | None:
+    chosen = ColumnFilter(where, table.shard.kinds)
+    if not (chosen.used or chosen.reads_fields or "key" in where.normal):
+        return None
+    wanted = list(_walk_rows(table, chosen, url))
+    return None if len(wanted) > _MOST_SHARE * len(table) + 1 else wanted
 
 
 def _find_share(shard: Shard, count: int) -> range | None:
@@ -153,13 +186,13 @@ def _find_share(shard: Shard, count: int) -> range | None:
     return range(first, count, step)
 
 
-def _walk_rows(table: ColumnTable, chosen: ColumnFilter, url: str, share: range) -> Iterable[int]:
+def _walk_rows(table: ColumnTable, chosen: ColumnFilter, url: str) -> Iterable[int]:
     """Yield the numbers of the samples that are not excluded."""
     values = table.read(["key", "wds_unclear", *chosen.used])
     columns = [values[name] for name in chosen.used]
     keys, unclear = list(map(str, values["key"])), values["wds_unclear"]
     entries = table.entries() if chosen.reads_fields else None
-    for number in share:
+    for number in range(len(table)):
         sizes = None if entries is None else {field.name: field.size for field in entries.peek(number).fields}
         row = {name: column[number] for name, column in zip(chosen.used, columns, strict=True)}
         if unclear[number] or not chosen.excludes(RowScope(RowFields(sizes), keys[number], url, row)):
@@ -174,7 +207,7 @@ def _open_reader(
     if not found.wanted:
         path = resolve_url(url, level=reading.trust, storage_options=reading.storage_options).path
         # a store would have to be asked
-        if path is not None and described.size_bytes not in (None, os.path.getsize(path)):  # noqa: PTH202  names need not be UTF-8
+        if path is not None and not _fits_file(path, described):
             raise BadIndex(_ANOTHER_SHARD)
         return EmptyReader(reading, len(found.share))
     extents = open_extents(url, level=reading.trust, storage_options=reading.storage_options)
@@ -194,6 +227,13 @@ def _open_reader(
         if reader is None:
             extents.close()
     return reader
+
+
+def _fits_file(path: str, described: DescribedShard) -> bool:
+    """Tell whether a local shard has the size and the first header that a columns file says."""
+    with open(path, "rb") as file:  # noqa: PTH123  names need not be UTF-8
+        size, head = os.fstat(file.fileno()).st_size, file.read(BLOCK)
+    return described.size_bytes in (None, size) and (described.first is None or is_header(head, *described.first))
 
 
 def _make_table(columns: ColumnTable) -> SelectionTable:
@@ -234,16 +274,27 @@ def _find_table(url: str, reading: Reading, known: dict[str, int]) -> ColumnTabl
 
 
 def _load_first(url: str, reading: Reading, kinds: Iterable[int]) -> tuple[ColumnTable | None, int]:
-    """Return the first file that is ours, and which of :data:`SUFFIXES` it has; -1 where there is none."""
+    """Return the first file that is ours, and which of :data:`SUFFIXES` it has; -1 where there is none.
+
+    Raises:
+        BadIndex: the only one is damaged.
+    """
+    damage: BadIndex | None = None
     for kind in kinds:
         try:
             table = load_columns(url.removesuffix(".tar") + SUFFIXES[kind], reading)
+        except BadIndex as error:
+            # it may be another program's: ours is then written under the next name
+            damage = error
+            continue
         except SourceError as error:
             # stores that do not let their objects be listed refuse what is not there
             log.debug("%s: no columns file: %s", redact(url), error)
             continue
         if table is not None:
             return table, kind
+    if damage is not None:
+        raise damage
     return None, -1
 
 

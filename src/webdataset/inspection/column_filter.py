@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from webdataset.core.errors import UsageError
-from webdataset.inspection.expression import Compiler, Evaluate, Expression
+from webdataset.inspection.expression import MOST_CHARACTERS, Compiler, Evaluate, Expression
 from webdataset.inspection.expression_values import FieldSource, FieldValue, Scope
 
 RESERVED: Final = ("key", "shard", "fields")
@@ -121,7 +121,7 @@ class _ColumnCompiler(Compiler):
 
     def compile(self, node: ast.AST, depth: int, local: frozenset[str]) -> Evaluate:
         """Return the closure of a node: the value of a column where one stands there."""
-        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        names = _list_names(node)
         # variables of a loop may be called like fields
         column = ast.unparse(node)
         if names & local or column not in self._columns:
@@ -136,6 +136,10 @@ class _ColumnCompiler(Compiler):
         return look_up  # type: ignore[return-value]  # every scope here is a row
 
 
+def _list_names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
 def parse_columns(text: str) -> list[str]:
     """Return the columns in a list such as ``json.width, jpg.height, len(txt)``, each in its normal form.
 
@@ -145,6 +149,8 @@ def parse_columns(text: str) -> list[str]:
     Raises:
         UsageError: a part that is no expression, or that stands in every table by itself.
     """
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(f"the list of columns is longer than {MOST_CHARACTERS} characters")
     try:
         parts = ast.parse(f"({text.strip().rstrip(',')},)", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -155,6 +161,8 @@ def parse_columns(text: str) -> list[str]:
     for name in names:
         if name in RESERVED or name.startswith("wds_"):
             raise UsageError(f"{name!r} stands in every columns file, or is kept for it: leave it out")
+        if "shard" in _list_names(ast.parse(name, mode="eval")):
+            raise UsageError(f"{name!r} is another value where the shard has another url: leave 'shard' out of columns")
     return list(dict.fromkeys(names))
 
 
@@ -168,6 +176,13 @@ def check_value(value: object, column: str) -> object:
     Raises:
         UsageError: a field of bytes.
     """
-    if isinstance(value, FieldValue):
-        raise UsageError(f"the column {column!r} is a field of bytes: name what is to be known of it, as {column}.size")
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        # lists of the expression may hold fields, and JSON cannot
+        waiting += each if isinstance(each, list) else ()
+        if isinstance(each, FieldValue):
+            raise UsageError(
+                f"the column {column!r} is a field of bytes: name what is to be known of it, as {column}.size"
+            )
     return value

@@ -220,7 +220,7 @@ class Compiler:
         if name in local:
             return lambda scope: scope.variables[name]
         if name == "fields":
-            return lambda scope: list(scope.payloads)
+            return Scope.list_fields
         if name in _RESERVED:
             return lambda scope: getattr(scope, name)
         return self._watch(name, lambda scope: scope.field(name))

@@ -71,10 +71,19 @@ def select_samples(
         del samples
 
 
+def list_payloads(sample: "Sample") -> dict[str, bytes]:
+    """Return the fields of a sample as it was read: what stands in the shard, and not its key, its url and the like.
+
+    Args:
+        sample: as a reader makes it.
+    """
+    # a field may be called __x; what a shard's dict gives its samples is text
+    return {name: value for name, value in sample.items() if not name.startswith("__") or isinstance(value, bytes)}
+
+
 def _judge(where: SampleFilter, sample: "Sample") -> bool | SampleError:
     """Tell whether a filter holds; return the error where that cannot be told."""
-    payloads = {name: value for name, value in sample.items() if not name.startswith("__")}
     try:
-        return where.holds(payloads, key=sample["__key__"], shard=sample["__url__"])
+        return where.holds(list_payloads(sample), key=sample["__key__"], shard=sample["__url__"])
     except SampleError as error:
         return error

@@ -241,12 +241,11 @@ class SelectedReader(ExtentReader):
         self._whole = whole = self._open_whole(reading, self._address)
         number, count = self._proven if self._address is not None else 0, len(self._table)
         for samples, offsets in whole.lists():
-            # after a sample that was stepped over, numbers are those of a shard without it
-            if not asked:
-                try:
-                    self._compare(samples, offsets, number, count)
-                except Contradiction:
-                    raise self._stale(offsets[0]) from None
+            # after one that was stepped over, too: streams that did not meet it number samples by the table
+            try:
+                self._compare(samples, offsets, number, count)
+            except Contradiction:
+                raise self._stale(offsets[0]) from None
             self.rising = bool(getattr(whole, "rising", True))
             given = self._take_share(samples, offsets, number, range(number, number + len(samples)))
             number += len(samples)

@@ -146,20 +146,40 @@ class SampleTable:
 
     def begins_with(self, block: bytes) -> bool:
         """Tell whether a shard's first block is the header of the first member, where that is a plain one."""
-        field = self.entries[0].fields[0]
-        if field.offset != BLOCK or len(field.member) > _PLAIN_NAME_BYTES or not field.member.isascii():
-            return True
-        try:
-            header = parse_header(block, 0)
-        except FormatError:
-            return False
-        return (header.name, header.size) == (field.member.encode(), field.size)
+        first = find_plain_member(self.entries)
+        return first is None or is_header(block, *first)
 
     def find(self, offset: int) -> int:
         """Return the number of the sample that starts at an offset; -1 where none does."""
         number = bisect_right(self.starts, offset) - 1
         within = 0 <= number < len(self.entries)
         return number if within and self.entries[number].offset == offset else -1
+
+
+def find_plain_member(entries: "Sequence[TableEntry]") -> tuple[str, int] | None:
+    """Return name and size of the member that a shard begins with; None where its first block does not tell them.
+
+    Args:
+        entries: the samples of the shard, at least one.
+    """
+    field = entries[0].fields[0]
+    plain = field.offset == BLOCK and len(field.member) <= _PLAIN_NAME_BYTES and field.member.isascii()
+    return (field.member, field.size) if plain else None
+
+
+def is_header(block: bytes, name: str, size: int) -> bool:
+    """Tell whether a block is the header of a member.
+
+    Args:
+        block: 512 bytes.
+        name: of the member.
+        size: of its payload, in bytes.
+    """
+    try:
+        header = parse_header(block, 0)
+    except FormatError:
+        return False
+    return (header.name, header.size) == (name.encode(), size)
 
 
 class ExtentRun(NamedTuple):

@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+import tarfile
 import warnings
 from pathlib import Path
 
@@ -11,12 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
+from support.command import run_wds
 from support.range_server import RangeServer
 from support.where_rows import COLUMNS, clauses, key_of, rows, set_columns, write_rows
 from webdataset.core.distributed import WorkerContext
 from webdataset.core.errors import SampleError, StaleIndex, TarError
 from webdataset.index import column_selection
 from webdataset.storage.extents import FileExtents
+from webdataset.testing import archives
 
 pytest.importorskip("pyarrow")
 
@@ -205,6 +208,84 @@ def test_another_shard_of_the_same_size_is_an_error(tmp_path):
         read(str(shard), "json.a == 30", handler=lambda error: left_out.append(error) or True, empty_check=False) == []
     )
     assert [type(error) for error in left_out] == [StaleIndex]
+
+
+def list_members(shard):
+    """Return the members of a shard, as tarfile finds them."""
+    with tarfile.open(shard) as archive:
+        return archive.getmembers()
+
+
+def put_header(shard, member, name):
+    """Give a member of a shard another name, in place."""
+    content = bytearray(shard.read_bytes())
+    content[member.offset : member.offset + 512] = archives.header(name.encode(), member.size)
+    shard.write_bytes(content)
+
+
+def test_a_local_shard_of_the_same_size_without_a_match_is_compared(tmp_path):
+    """Where a columns file wants nothing of a shard whose first header is another, the shard itself is asked."""
+    shard = write_small(tmp_path)
+    size = shard.stat().st_size
+    for member in list_members(shard)[:2]:
+        put_header(shard, member, member.name.replace("0000.", "9999."))
+    assert shard.stat().st_size == size
+    with pytest.warns(UserWarning, match="another shard"):
+        assert read(str(shard), "key == '9999'") == ["9999"]
+
+
+@pytest.mark.parametrize("name", ["__x", "__x__", "__a.json", ""])
+def test_fields_of_any_name_are_fields(name, tmp_path):
+    """With and without columns, and for wds grep, fields are what stands in the shard, whatever they are called."""
+    shard = tmp_path / "s.tar"
+    shard.write_bytes(
+        archives.archive(
+            *(
+                archives.member(f"{number:03d}.{field}".encode(), content)
+                for number in range(20)
+                for field, content in [("bin", bytes(2000)), *([(name, b"ab")] if number % 5 == 0 else [])]
+            )
+        )
+    )
+    for where in (f"has({name!r})", "size() == 2002", "len(fields) == 2", f"{name!r} in fields"):
+        found = []
+        for there in (False, True):
+            if there:
+                wds.write_columns(str(shard), "bin.size")
+            found.append(read(str(shard), where))
+            shard.with_suffix(".parquet").unlink(missing_ok=True)
+        assert found == [["000", "005", "010", "015"]] * 2, where
+    assert run_wds("grep", "-c", f"has({name!r})", str(shard)).stdout.strip() == b"4"
+
+
+def test_streams_that_share_a_shard_count_alike_after_a_sample_that_is_stepped_over(tmp_path):
+    """A shard changed in place, of which some streams want much and some little: no sample comes twice."""
+    outcomes = set()
+    for seed in range(20):
+        draws = random.Random(seed)
+        shard, rows = tmp_path / "s.tar", [{"a": draws.randrange(10)} for _ in range(24)]
+        write_rows(shard, rows)
+        wds.write_columns(str(shard), "json.a")
+        torn = draws.randrange(1, len(rows))
+        for member, field in zip(list_members(shard)[2 * torn : 2 * torn + 2], ("one", "two"), strict=True):
+            # a part of the first sample now, which the handler leaves out
+            put_header(shard, member, f"0000.{field}")
+        errors: list[Exception] = []
+        wanted = draws.choice([(3,), (1, 2, 3), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4, 5, 6)])
+        where = f"json.a in {wanted}"
+        made = wds.WebDataset(
+            str(shard), where=where, seed=1, empty_check=False, handler=lambda error: errors.append(error) or True
+        ).elastic(6)
+        keys = [
+            sample["__key__"]
+            for worker in range(2)
+            for _, sample in made.elastic_run(WorkerContext(0, 1, worker, 2)).positions()
+        ]
+        assert len(keys) == len(set(keys)), seed
+        due = [key_of(number) for number, row in enumerate(rows) if row["a"] in wanted and number != torn]
+        assert sorted(keys) == due or errors, seed
+        outcomes.add((bool(errors), sorted(keys) == due))
+    assert {(True, True), (True, False)} <= outcomes
 
 
 def test_another_version_of_an_object_is_read_whole_with_a_warning(tmp_path):

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import tarfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from webdataset.cli.schema import find_schemas
 from webdataset.core.errors import AlreadyExists, BadIndex, MissingExtra, NotRepresentable, UsageError
 from webdataset.index.entries import SampleEntry, ShardIndex
 from webdataset.index.formats import columns
+from webdataset.inspection.expression import Expression
+from webdataset.samples.sample_reader import Reading
 from webdataset.testing.archives import archive, member
 
 pa = pytest.importorskip("pyarrow")
@@ -106,6 +109,20 @@ def test_parquet_of_another_program_is_never_replaced(tmp_path):
     assert foreign.read_bytes() == b"not even Parquet"
 
 
+def test_a_damaged_file_does_not_hide_the_one_that_is_written_again(tmp_path):
+    """What cannot be told from a file of another program stays; the new file has the other name, and is read."""
+    path = write_table(tmp_path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match="write it again"):
+        assert len(list(wds.WebDataset(str(tmp_path / "s.tar"), where="json.a == 1"))) == 1
+    assert write_table(tmp_path).name == "s.wds.parquet"
+    with RangeServer(tmp_path) as server, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for url in (str(tmp_path / "s.tar"), f"{server.root}/s.tar"):
+            found = wds.WebDataset(url, where="json.a == 1", shardshuffle=False)
+            assert [sample["__key__"] for sample in found] == ["0000"]
+
+
 @pytest.mark.parametrize(("make", "said"), [
     (lambda: __import__("gzip").compress(archive(member(b"a.txt", b"x"))), "compressed"),
     (lambda: archive(member(b"a.txt", b"x")) + archive(member(b"b.txt", b"x")), "several archives"),
@@ -134,6 +151,7 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path, monkeypatch):
         lambda: wds.write_columns(shard, "bin"),
         lambda: wds.write_columns(shard, []),
         lambda: wds.write_columns(shard, "json.a", suffixes=["json"]),
+        lambda: wds.write_columns(shard, "json.a", reading=Reading(where=Expression("json.a == 1"))),
         lambda: wds.write_columns("http://127.0.0.1:1/s.tar", "json.a"),
         lambda: wds.write_columns([shard, shard], "json.a"),
     ):

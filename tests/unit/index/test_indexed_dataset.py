@@ -9,6 +9,8 @@ import webdataset as wds
 from webdataset.core.errors import NoShards, NoSuchSample, NotFound, StaleIndex, UsageError
 from webdataset.index.build import index_shard
 from webdataset.index.formats import dali
+from webdataset.inspection.expression import Expression
+from webdataset.samples.sample_reader import Reading
 from webdataset.testing import archives
 
 COUNTS = (3, 1, 4, 0, 2)
@@ -150,3 +152,15 @@ def test_a_torch_loader_reads_it(shards):
     dataset = wds.IndexedDataset(shards)
     loader = torch_data.DataLoader(dataset, batch_size=4, num_workers=2, shuffle=True, collate_fn=list)
     assert sorted(sample["txt"] for batch in loader for sample in batch) == sorted(each["txt"] for each in dataset)
+
+
+def test_an_expression_is_no_rule_of_random_access(shards):
+    """`where=` would leave out samples of a stream alone: an index of all of them refuses it, and never ignores it."""
+    rules = Reading(where=Expression("txt"))
+    for call in (
+        lambda: wds.IndexedDataset(shards, where=rules.where),
+        lambda: wds.IndexedDataset(shards, where="txt"),
+        lambda: wds.IndexedShard(shards[0], reading=rules),
+    ):
+        with pytest.raises(UsageError, match=r"all samples of its shards: where= is for WebDataset"):
+            call()

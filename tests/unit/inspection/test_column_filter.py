@@ -84,10 +84,11 @@ def test_columns_are_parsed_as_a_list():
 
 
 @pytest.mark.parametrize(
-    "text", ["", ",", "json.a json.b", "json.a,import os", "open('x')", "key", "wds_offset", "*json"]
+    "text",
+    ["", ",", "json.a json.b", "a,import os", "open('x')", "key", "wds_offset", "*json", "len(shard)", "a," * 6000],
 )
 def test_what_is_no_list_of_columns_is_refused(text):
-    """Nothing that is no expression, or that every file has, becomes a column."""
+    """Nothing that is no expression, that every file has, or that differs between urls becomes a column."""
     with pytest.raises(UsageError):
         parse_columns(text)
 
@@ -97,7 +98,10 @@ def test_a_field_of_bytes_is_no_value():
     value = Expression("jpg").evaluate({"jpg": b"x"})
     with pytest.raises(UsageError, match=r"'jpg' is a field of bytes.*jpg.size"):
         check_value(value, "jpg")
+    with pytest.raises(UsageError, match="a field of bytes"):
+        check_value([1, [value]], "[1, [jpg]]")
     assert check_value(None, "jpg") is None
+    assert check_value([1, ["x"]], "json") == [1, ["x"]]
 
 
 def test_expressions_are_equal_by_their_meaning():

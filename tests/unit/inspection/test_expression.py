@@ -179,6 +179,14 @@ def test_hostile_expressions_end(text):
         value(text, sample)
 
 
+@pytest.mark.parametrize("text", ["any(size() == x for x in json)", "len([fields for x in json]) == 0"])
+def test_hostile_samples_end(text):
+    """What looks at every field of a sample takes steps by their number."""
+    sample = {"json": HOSTILE, **{f"f{number}": b"" for number in range(20_000)}}
+    with pytest.raises(SampleError, match="steps"):
+        value(text, sample)
+
+
 def test_numbers_stay_small():
     """Products cannot grow beyond 256 bits, texts not beyond a megabyte."""
     with pytest.raises(SampleError, match="256 bits"):

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, Self
 from zlib import crc32
 
 from webdataset.core.errors import BadIndex, NotRepresentable, describe_error
-from webdataset.core.json_types import JsonValue, as_int, as_object
+from webdataset.core.json_types import JsonValue, as_int, as_list, as_object
 from webdataset.core.optional_imports import require
 from webdataset.index.entries import EntryColumns, SampleEntries, ShardIndex, refuse_unaddressable
-from webdataset.samples.shard_extents import SampleTable
+from webdataset.samples.shard_extents import SampleTable, find_plain_member
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +48,7 @@ class DescribedShard:
         url: a hash of its url.
         validator: of the object at that url; None where a copy has another.
         kinds: how the values of each column stand in the file: ``plain``, ``number`` or ``json``.
+        first: name and size of the member that it begins with; None where its first block does not tell them.
     """
 
     samples: int
@@ -57,6 +58,7 @@ class DescribedShard:
     url: int
     validator: int | None
     kinds: Mapping[str, str]
+    first: tuple[str, int] | None
 
 
 def load_parquet() -> "pa.parquet":
@@ -100,6 +102,7 @@ def dumps(
     meta = {
         "version": _VERSION, "samples": len(index), "size_bytes": index.size_bytes, "end": index.end,
         "rising": table.rising, "url": url, "validator": validator, "kinds": kinds,
+        "first": find_plain_member(index.entries) if len(index) else None,
     }  # fmt: skip
     first, fields = _make_places(pa, index, table)
     last = {"wds_unclear": pa.array(unclear, pa.bool_()), "wds_fields": fields}
@@ -320,7 +323,9 @@ def _parse_shard(meta: Mapping[str, JsonValue]) -> DescribedShard:
     optional = [None if meta[name] is None else as_int(meta[name]) for name in ("size_bytes", "validator")]
     samples, end, rising, url = numbers
     kinds = {name: str(kind) for name, kind in as_object(meta["kinds"]).items()}
-    return DescribedShard(samples, optional[0], end, rising, url, optional[1], kinds)
+    first = None if meta["first"] is None else as_list(meta["first"])
+    member = None if first is None else (str(first[0]), as_int(first[1]))
+    return DescribedShard(samples, optional[0], end, rising, url, optional[1], kinds, member)
 
 
 def _list_values(column: "pa.ChunkedArray", kind: str) -> list[object]:
