@@ -279,7 +279,9 @@ def index_shard(
         raise UsageError(f"an index is about a url or a path, not {type(url).__name__}")
     if not set(wanted) <= set(HASHES):
         raise UsageError(f"hashes={wanted!r}: there are {', '.join(HASHES)}")
-    reading = choose_reading("index_shard", reading, rules)
+    # the rules of a dataset count all samples: what plans by the counts refuses an expression itself
+    given = reading if reading is None else dataclasses.replace(reading, where=None)
+    reading = choose_reading("index_shard", given, rules)
     name = os.fsdecode(url)
     try:
         if not wanted:
