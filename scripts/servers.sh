@@ -40,7 +40,8 @@ absent azurite-blob && wanted+=("azurite@$AZURITE")
 absent s3rver && wanted+=("s3rver@$S3RVER")
 if [ ${#wanted[@]} -gt 0 ] && command -v npm >/dev/null; then
     mkdir -p .servers
-    npm install --prefix .servers --no-audit --no-fund --no-update-notifier --loglevel=error "${wanted[@]}" >/dev/null 2>&1
+    # a registry that does not answer is asked again for a quarter of an hour
+    timeout 300 npm install --prefix .servers --no-audit --no-fund --no-update-notifier --loglevel=error "${wanted[@]}" >/dev/null 2>&1
 fi
 
 for name in bsdtar nginx sshd ssh munged slurmctld slurmd sbatch chromium; do
