@@ -715,7 +715,9 @@ class Held:
         self.routes: list[Any] = []
         self.holding = True
         page.route(lambda url: part in url, self._take)
-        self._await_routes()
+        # a page that is opened after this asks for nothing before
+        if page.url != "about:blank":
+            self._await_routes()
 
     def _await_routes(self) -> None:
         """Wait until routes are heeded: what a page asks for just after the first one was set may go past it."""
