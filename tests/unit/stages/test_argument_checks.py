@@ -73,7 +73,6 @@ GIVEN = [
     (lambda d: d.repeat(2, nbatches="3"), r"repeat\(nbatches='3'\): it is a whole number"),
     (lambda d: d.set_epoch(-1), r"set_epoch\(-1\): an epoch is a whole number, numbered from 0"),
     (lambda d: d.elastic().set_epoch("1"), r"set_epoch\('1'\): an epoch is a whole number"),
-    (lambda d: wds.WebLoader(d).set_epoch(-1), r"set_epoch\(-1\)"),
     (lambda d: wds.SimpleShardList(["a.tar"]).set_epoch(-1), r"set_epoch\(-1\)"),
     (lambda d: wds.SimpleShardList(["a.tar"], seed=[1]), r"seed=\[1\]: a seed is a whole number"),  # type: ignore[arg-type]
     (lambda d: wds.ResampledShards(["a.tar"], 1e6), "nshards=1000000.0: the draws in a pass, a whole number; leave it"),
@@ -182,6 +181,14 @@ def test_no_stage_fails_with_an_error_of_pythons(stage, dataset):
             list(itertools.islice(made, 9))
         except WebDatasetError as error:
             assert not isinstance(error, UsageError) or "stage" in str(error), value  # noqa: PT017
+
+
+@pytest.mark.torch
+def test_an_epoch_that_no_loader_of_torch_has_is_refused(dataset):
+    """As that of a dataset."""
+    pytest.importorskip("torch")
+    with pytest.raises(UsageError, match=r"set_epoch\(-1\)"):
+        wds.WebLoader(dataset).set_epoch(-1)
 
 
 def test_a_value_is_shown_short():
