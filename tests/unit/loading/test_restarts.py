@@ -536,3 +536,22 @@ def test_what_the_error_says_continues_the_epoch(numbered, undisturbed, tmp_path
             loader.load_state_dict(loader.state_dict())
         assert [*found, *epochs(loader, 1)[0]] == expected[0]
         assert epochs(loader, 1) == expected[1:]
+
+
+@pytest.mark.parametrize("longest", [False, True])
+def test_a_mix_in_which_workers_die(numbered, tmp_path, longest):
+    """Each source continues where it was, in the same turns."""
+
+    def make_mix(trouble):
+        sources = [wds.WebDataset(urls, shardshuffle=True, seed=1) for urls in (numbered[:4], numbered[4:])]
+        mix = wds.RandomMix([source.shuffle(20).decode() for source in sources], [0.7, 0.3], longest, seed=5)
+        dataset = mix.map(trouble).map(drop_some).to_tuple("__key__", "cls")
+        dataset.seed = 7
+        return dataset.elastic(streams=6)
+
+    with wds.Loader(make_mix(NONE), 8) as loader:
+        expected = epochs(loader)
+    trouble = Trouble(tmp_path, dict.fromkeys(range(0, COUNT, 9), "die"))
+    with load(make_mix(trouble), max_restarts=20) as loader:
+        assert epochs(loader) == expected
+        assert loader.stats().restarts >= 3
