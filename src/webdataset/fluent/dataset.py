@@ -57,7 +57,7 @@ class WebDataset(DataPipeline, FluidInterface):
             process, ``always``; None is ``WDS_CACHE_REVALIDATE``.
         **reading: ``keys``, ``duplicates``, ``split_samples``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``,
             ``limits``, ``storage_options``, ``where`` (an expression, as ``"json.width >= 512"``: only samples for
-            which it holds are read; see docs/where.md); see
+            which it holds are given; see docs/where.md); see
             :class:`webdataset.samples.sample_reader.Reading`.
 
     Raises:

@@ -14,6 +14,7 @@ from typing import Any, Never, Self, SupportsIndex
 from webdataset.core.distributed import worker_context
 from webdataset.core.errors import StateMismatch, UsageError, WorkerDied
 from webdataset.core.logs import log
+from webdataset.core.redaction import redact
 from webdataset.flow.elastic_state import ReceivedState
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
 from webdataset.loading.batching import (
@@ -236,9 +237,11 @@ class Loader:
             self._choose_restart_point()
             self._chosen = chosen
         self._stats.restarts += 1
+        read = f" (last read {error.key or 'a sample'} of {redact(error.url)})" if error.url else ""
         log.warning(
-            "loader: %s. Workers start again after batch %d (restart %d of at most %d in a row)",
+            "loader: %s%s. Workers start again after batch %d (restart %d of at most %d in a row)",
             str(error).partition("; iterate again")[0],
+            read,
             self._stats.batches,
             self._restarts,
             self.max_restarts,

@@ -384,13 +384,10 @@ def _read_fields(tokens: object, also: Iterable[str] | Mapping[str, float]) -> d
     """Return what stands in the padding of the fields of ``also=``. Raises UsageError: something else names a field."""
     if not isinstance(tokens, str):
         raise UsageError(f"tokens= is the name of a field, such as 'input_ids', and not {tokens!r:.60}")
-    if isinstance(also, Mapping):
-        fills = dict(also)
-    elif isinstance(also, Iterable):
-        fills = dict.fromkeys([also] if isinstance(also, str) else also, 0)
-    if not isinstance(also, Iterable) or not all(isinstance(name, str) for name in fills):
+    names = [also] if isinstance(also, str) or not isinstance(also, Iterable) else list(also)
+    if not all(isinstance(name, str) for name in names):
         raise UsageError(f"also= names fields, not {also!r:.60}: write also=['labels'], or also={{'labels': -100}}")
-    return fills
+    return dict(also) if isinstance(also, Mapping) else dict.fromkeys(names, 0)
 
 
 def _check_bounds(**bounds: int | None) -> None:

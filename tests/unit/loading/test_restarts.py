@@ -173,6 +173,7 @@ def test_a_sample_at_which_workers_always_die_is_named(numbered, undisturbed, tm
     told = [record.getMessage() for record in caplog.records if "Workers start again" in record.getMessage()]
     assert told[-1].endswith(f"Workers start again after batch {len(received)} (restart 2 of at most 2 in a row)")
     assert "iterate again" not in told[-1]
+    assert f"last read a sample of {caught.value.url})" in told[-1]
     assert loader.stats().restarts == len(told)
     assert loader.stats().failures == 1
 

@@ -62,6 +62,7 @@ GIVEN = [
     (lambda d: d.pack(8, tokens=["ids"]), r"tokens= is the name of a field, such as 'input_ids', and not \['ids'\]"),
     (lambda d: d.pack(8, tokens="ids", also=5), r"also= names fields, not 5: write also=\['labels'\]"),
     (lambda d: d.pack(8, tokens="ids", also=[5]), r"also= names fields, not \[5\]"),
+    (lambda d: d.pack(8, tokens="ids", also=[["a"]]), r"also= names fields, not \[\['a'\]\]"),
     (lambda d: d.interleaved(decode=5), r"decode takes image specs and functions f\(key, bytes\), not 5"),
     (lambda d: d.interleaved(decode="rbg"), "unknown image spec or format 'rbg'"),
     (lambda d: d.interleaved(handler=5), "handler=5: a function of the exception"),

@@ -5,6 +5,7 @@ clips (``video_clips``; at random places ``random_clips``). The decoding modules
 """
 
 import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from webdataset.codecs.handlers import KeyHandler
@@ -85,23 +86,22 @@ def video_clips(frames: int, **options: Any) -> MediaHandler:
     return MediaHandler(VIDEO_EXTENSIONS, VideoClips(frames, **options))
 
 
+@dataclass(frozen=True)
 class RandomClips:
-    """Cuts clips at random places out of a video field; made by :func:`random_clips`."""
+    """Cuts clips at random places out of a video field; made by :func:`random_clips`, which says what these are."""
 
-    def __init__(
-        self,
-        field: str,
-        frames: int,
-        *,
-        stride: int = 1,
-        count: int = 1,
-        size: int | tuple[int, int] | None = None,
-        partial: bool = False,
-    ) -> None:
-        if min(frames, stride, count) < 1:
-            raise UsageError(f"{count} clips of {frames} frames, stride {stride}: all must be at least 1")
-        self.field, self.frames, self.stride, self.count = field, frames, stride, count
-        self.size, self.partial = size, partial
+    field: str
+    frames: int
+    stride: int
+    count: int
+    size: int | tuple[int, int] | None
+    partial: bool
+
+    def __post_init__(self) -> None:
+        if min(self.frames, self.stride, self.count) < 1:
+            raise UsageError(
+                f"{self.count} clips of {self.frames} frames, stride {self.stride}: all must be at least 1"
+            )
 
     def __call__(self, sample: "Sample", generator: "random.Random") -> "Sample":
         """Return a sample with clips in place of its video.
@@ -126,9 +126,6 @@ class RandomClips:
         starts = [generator.randrange(max(1, length - span + 1)) for _ in range(self.count)]
         clips = video.clips_at(starts, self.frames, stride=self.stride, size=self.size)
         return {**sample, self.field: clips}
-
-    def __repr__(self) -> str:
-        return f"RandomClips({self.field!r}, {self.frames}, stride={self.stride}, count={self.count})"
 
 
 def random_clips(
@@ -159,7 +156,7 @@ def random_clips(
         DecodingError: when it runs: the video is too short, or damaged.
         MissingExtra: when it runs: PyAV is not installed.
     """
-    return RandomClips(field, frames, stride=stride, count=count, size=size, partial=partial)
+    return RandomClips(field, frames, stride, count, size, partial)
 
 
 _video = LazyCodec("media.video_decode", "Video")

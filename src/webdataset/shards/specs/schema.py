@@ -294,7 +294,7 @@ OPTIONS = KeyTable(
         "choose": "so many shards in each epoch, none twice",
         "resample": "so many draws of shards with replacement in each epoch",
         "subset": "the part of the list of shards that belongs to it, such as [10%, 80%]",
-        "where": "an expression: only samples for which it holds are read, such as json.width >= 512",
+        "where": "an expression: only samples for which it holds are given, such as json.width >= 512",
         "subsample": "the probability with which each sample is kept",
         "rename": "new field name to old",
         "keep": "the fields to keep",
