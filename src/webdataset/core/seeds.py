@@ -7,15 +7,21 @@ gives each sample random bits of its own.
 """
 
 import functools
+import operator
 import os
 import random
 import struct
 from collections.abc import Mapping
+from typing import SupportsIndex, TypeAlias
+
+from webdataset.core.errors import UsageError
 
 try:
     from _blake2 import blake2b  # hashlib's own; hashlib itself loads OpenSSL, which takes longer than all of this
 except ImportError:
     from hashlib import blake2b
+
+Seed: TypeAlias = int | float | str | bytes | bytearray | None
 
 
 def hash_seed(*parts: int | str | None) -> int:
@@ -31,6 +37,30 @@ def hash_seed(*parts: int | str | None) -> int:
 def make_rng(*parts: int | str | None) -> random.Random:
     """Return a generator seeded by ``fold(*parts)``."""
     return random.Random(hash_seed(*parts))  # noqa: S311  shuffling, not cryptography
+
+
+def read_seed(seed: int | float | str | bytes | bytearray | SupportsIndex | None) -> Seed:
+    """Return a seed that Python's generators take: a whole number of numpy becomes one of Python.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(seed, int | float | str | bytes | bytearray | None):
+        return seed
+    if not isinstance(seed, SupportsIndex):
+        raise UsageError(f"seed={seed!r:.60}: a seed is a whole number, such as seed=0")
+    return operator.index(seed)
+
+
+def read_epoch(epoch: object) -> int:
+    """Return the number of an epoch that ``set_epoch`` was given.
+
+    Raises:
+        UsageError: no epoch has it.
+    """
+    if not isinstance(epoch, SupportsIndex) or operator.index(epoch) < 0:
+        raise UsageError(f"set_epoch({epoch!r:.60}): an epoch is a whole number, numbered from 0")
+    return operator.index(epoch)
 
 
 def random_seed() -> int:

@@ -8,14 +8,15 @@ pipeline keeps which run is the present one, and a state to resume from.
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Self, SupportsIndex
+from typing import Any, Self
 
 from webdataset.core.distributed import WorkerContext, process_context, worker_info
 from webdataset.core.errors import UsageError
+from webdataset.core.seeds import read_epoch
 from webdataset.flow import stream_stages  # noqa: F401  loaded here, before workers are forked that need it
 from webdataset.flow.elastic import ElasticPlan, ElasticRun, make_plan
 from webdataset.flow.elastic_state import check_same_dataset, check_state, warn_other_functions
-from webdataset.flow.epochs import EpochCounter, choose_seeds, make_epoch_error
+from webdataset.flow.epochs import EpochCounter, choose_seeds
 from webdataset.flow.fingerprint import defer_description, describe_functions
 from webdataset.flow.pipeline import DataPipeline, add_length_method, find_plain_class
 from webdataset.flow.run import STREAMS, Bounds
@@ -357,9 +358,9 @@ class ElasticPipeline(ElasticMixin, DataPipeline):
         Raises:
             UsageError: no such epoch.
         """
-        if not isinstance(epoch, SupportsIndex) or int(epoch) < 0:
-            raise make_epoch_error(epoch)
-        self.choose_epoch(int(epoch))
+        if not isinstance(epoch, int) or epoch < 0:
+            epoch = read_epoch(epoch)
+        self.choose_epoch(epoch)
         super().set_epoch(epoch)
 
     def adopt(self, run: Run, *, persistent: bool = False) -> None:

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 from webdataset.core import settings
 from webdataset.core.distributed import TorchWorker, is_spawning, worker_context, worker_info
-from webdataset.core.errors import UsageError
 from webdataset.core.seeds import hash_seed, random_seed
 
 
@@ -39,11 +38,6 @@ def choose_seeds(seed: int | None) -> tuple[int, int]:
         return own, own
     job = settings.RUN_ID.get() or settings.SLURM_JOB_ID.get() or settings.PMIX_NAMESPACE.get()
     return own, hash_seed("job", job)
-
-
-def make_epoch_error(epoch: object) -> UsageError:
-    """Return the error for a number that no epoch has."""
-    return UsageError(f"set_epoch({epoch!r:.60}): an epoch is a whole number, numbered from 0")
 
 
 _SLOT = struct.Struct("q")

@@ -15,9 +15,10 @@ from webdataset.core.distributed import RunContext, WorkerContext, is_single_wor
 from webdataset.core.errors import FlowError, UsageError, WebDatasetError
 from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.core.optional_imports import IterableDataset
+from webdataset.core.seeds import read_epoch
 from webdataset.core.tracebacks import trim_traceback
 from webdataset.core.upstream_utils import PipelineStage
-from webdataset.flow.epochs import EpochCounter, choose_seeds, make_epoch_error
+from webdataset.flow.epochs import EpochCounter, choose_seeds
 from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.run import (
     END,
@@ -324,9 +325,10 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         Raises:
             UsageError: no such epoch.
         """
-        if not isinstance(epoch, SupportsIndex) or int(epoch) < 0:
-            raise make_epoch_error(epoch)
-        self.epoch = self.chosen_epoch = int(epoch)
+        # each epoch of a loader passes here
+        if not isinstance(epoch, int) or epoch < 0:
+            epoch = read_epoch(epoch)
+        self.epoch = self.chosen_epoch = epoch
         self._count = None
 
     def adopt(self, run: Run, *, persistent: bool = False) -> None:

@@ -5,14 +5,15 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self, SupportsIndex
+from typing import Any, Self
 
 from webdataset.core.distributed import process_context
 from webdataset.core.errors import StateMismatch, UsageError
 from webdataset.core.optional_imports import require
+from webdataset.core.seeds import read_epoch
 from webdataset.flow.elastic_pipeline import ElasticMixin
 from webdataset.flow.elastic_state import LOADER_KIND, SUM_KEY, check_state, has_progress, quote_value, sum_json
-from webdataset.flow.epochs import choose_seeds, make_epoch_error
+from webdataset.flow.epochs import choose_seeds
 from webdataset.flow.pass_checks import iterate_loader
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.run import STREAMS, Bounds, Loop, item_bound
@@ -139,9 +140,7 @@ class WebLoader(DataPipeline, FluidInterface):
         Raises:
             UsageError: no such epoch.
         """
-        if not isinstance(epoch, SupportsIndex) or int(epoch) < 0:
-            raise make_epoch_error(epoch)
-        self._choose(int(epoch))
+        self._choose(read_epoch(epoch))
         super().set_epoch(epoch)
         before, self._running = (
             self._running,

@@ -9,12 +9,13 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Any, Never, Self, SupportsIndex
+from typing import Any, Never, Self
 
 from webdataset.core.distributed import worker_context
-from webdataset.core.errors import StateMismatch, UsageError, WorkerDied
+from webdataset.core.errors import StateMismatch, WorkerDied
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
+from webdataset.core.seeds import read_epoch
 from webdataset.flow.elastic_state import ReceivedState
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
 from webdataset.loading.batching import (
@@ -386,15 +387,14 @@ class Loader:
         Raises:
             UsageError: no such epoch.
         """
-        if not isinstance(epoch, SupportsIndex) or int(epoch) < 0:
-            raise UsageError(f"set_epoch({epoch!r}): epochs are numbered from 0")
+        epoch = read_epoch(epoch)
         state = self._next_state()
         if state is not None:
             self._chosen = state["epoch"] == epoch
             if not self._chosen:
                 self._forget()
-                warn_of_other_epoch(state, int(epoch), worker_context())
-        self.epoch = int(epoch)
+                warn_of_other_epoch(state, epoch, worker_context())
+        self.epoch = epoch
         running = self._current() if self._current is not None else None
         if running is None or not running.begun:
             # the state is the beginning of that epoch from now on

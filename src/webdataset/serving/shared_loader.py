@@ -23,6 +23,7 @@ from typing import Self
 from webdataset.core.distributed import worker_context
 from webdataset.core.errors import FlowError, UsageError
 from webdataset.core.logs import log
+from webdataset.core.seeds import read_epoch
 from webdataset.flow.elastic_state import check_state
 from webdataset.flow.virtual_stream import warn_of_other_epoch
 from webdataset.loading.batching import END
@@ -423,8 +424,7 @@ class SharedLoader:
         Raises:
             UsageError: no such epoch.
         """
-        if type(epoch) is not int or epoch < 0:
-            raise UsageError(f"set_epoch({epoch!r}): epochs are numbered from 0")
+        epoch = read_epoch(epoch)
         self._give_up("set_epoch was called")
         if self._state is not None and self._state["epoch"] != epoch:
             warn_of_other_epoch(self._state, epoch, worker_context())

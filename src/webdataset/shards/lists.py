@@ -18,7 +18,7 @@ from webdataset.core.distributed import detect_context, thread_context, worker_c
 from webdataset.core.errors import NoShards, UsageError
 from webdataset.core.logs import log
 from webdataset.core.optional_imports import IterableDataset
-from webdataset.core.seeds import hash_seed, random_seed
+from webdataset.core.seeds import hash_seed, random_seed, read_epoch, read_seed
 from webdataset.shards.expand import expand_source, expand_to_sequence
 from webdataset.storage.open_url import load_openers
 
@@ -97,9 +97,7 @@ class ShardList(IterableDataset):
         Raises:
             UsageError: no such epoch.
         """
-        if not isinstance(epoch, SupportsIndex) or int(epoch) < 0:
-            raise UsageError(f"set_epoch({epoch!r:.60}): epochs are numbered from 0")
-        self.epoch = int(epoch) - 1
+        self.epoch = read_epoch(epoch) - 1
 
     def shards(self, epoch: int, draw: Callable[[], Random]) -> Iterator[Shard]:
         """Yield the shards of the pass ``epoch``; ``draw`` gives the generator for what is not seeded."""
@@ -150,12 +148,10 @@ class SimpleShardList(ShardList):
             raise NoShards(
                 f"an empty list of shards: {urls!r} gives no urls; is the list, the wildcard or the folder right?"
             )
-        if not isinstance(seed, int | float | str | bytes | bytearray | None):
-            if not isinstance(seed, SupportsIndex):
-                raise UsageError(f"seed={seed!r:.60}: a seed is a whole number, such as seed=0")
-            # of numpy, which Python's generators do not take
-            seed = index(seed)
-        self.seed = random_seed() if seed is True else seed
+        if not isinstance(seed, int | None):
+            # texts and the like are taken, as ever, and not declared
+            seed = read_seed(seed)  # type: ignore[assignment]
+        self.seed: int | None = random_seed() if seed is True else seed  # type: ignore[assignment]
         load_openers(self.urls)
 
     def __len__(self) -> int:

@@ -5,16 +5,14 @@ sample to find out that a function is none. What is checked here costs nothing w
 """
 
 import math
-import operator
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import SupportsIndex
 
 from webdataset.core.errors import UsageError
-from webdataset.core.seeds import CounterRng
+from webdataset.core.seeds import CounterRng, Seed, read_seed
 
-Seed = int | float | str | bytes | bytearray | None
 ArgumentCheck = Callable[[object], None]
 """Takes the value of an argument; raises UsageError where it cannot mean anything."""
 
@@ -106,12 +104,7 @@ def check_random_source(rng: object, seed: Seed | SupportsIndex) -> Seed:
     """
     if rng is not None and not hasattr(rng, "randint") and not isinstance(rng, CounterRng):
         raise UsageError(f"rng={reprlib.repr(rng)} is no generator: write rng=random.Random(0), or seed=0")
-    if seed is None or isinstance(seed, int | float | str | bytes | bytearray):
-        return seed
-    try:
-        return operator.index(seed)
-    except TypeError:
-        raise UsageError(f"seed={reprlib.repr(seed)}: a seed is a whole number, such as seed=0") from None
+    return seed if isinstance(seed, int | None) else read_seed(seed)
 
 
 def check_collation(function: object) -> None:

@@ -27,7 +27,7 @@ from webdataset.core.error_handlers import (
 )
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_list, as_text
-from webdataset.core.seeds import CounterRng, hash_seed, sample_digest
+from webdataset.core.seeds import CounterRng, Seed, hash_seed, sample_digest
 from webdataset.stages import argument_checks
 from webdataset.stages.base import (
     Fetch,
@@ -54,7 +54,6 @@ class RandomNumbers(Protocol):
 
 
 Rng: TypeAlias = RandomNumbers | CounterRng
-Seed: TypeAlias = int | float | str | bytes | bytearray | None
 SampleFunction: TypeAlias = Callable[[Any, Any], object]
 """Makes a result of a sample and a generator of the sample's own."""
 

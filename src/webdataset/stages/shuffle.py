@@ -22,13 +22,13 @@ from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import Handler
 from webdataset.core.errors import FlowError, UsageError
 from webdataset.core.json_types import Address, JsonValue, SplitJson, as_object, as_text, join_snapshot
-from webdataset.core.seeds import CounterRng
+from webdataset.core.seeds import CounterRng, Seed
 from webdataset.core.upstream_utils import PipelineStage
 from webdataset.stages import randomness
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
 from webdataset.stages.argument_checks import check_random_source, read_count
 from webdataset.stages.base import Fetch, Item, PassThroughStage, Run, StageState, deliver_pairs, pair_addresses
-from webdataset.stages.randomness import Rng, Seed
+from webdataset.stages.randomness import Rng
 from webdataset.stages.shuffle_journal import ShuffleJournal, WeighedShuffleJournal
 
 _NONE: Any = object()
