@@ -38,7 +38,7 @@ from support.archive_fuzz import (
 )
 from webdataset.core.errors import ShardChanged, WebDatasetError
 from webdataset.index.build import IndexBuilder
-from webdataset.samples import grouping, native_core
+from webdataset.samples import grouping, native_core, shard_reader
 from webdataset.samples.sample_reader import Reading, read_samples
 from webdataset.storage.streams import LocalFileStream
 from webdataset.tar import scanner
@@ -80,6 +80,52 @@ def test_random_files(part):
         content = gzip.compress(content, 0) if rng.random() < 0.05 else content
         case = Case(seed, content, None, rules, chunks)
         assert play(case, native=True) == play(case, native=False), (seed, rules)
+
+
+ENDS = [bytes(512 * blocks) for blocks in (0, 1, 2, 3, 18, 20, 38, 40, 41)] + [bytes(700), bytes(1024) + b"x" * 512]
+
+
+def draw_small_shard(rng):
+    """An archive of small members, most of them plain with rising keys, and with an end of any kind."""
+    blocks = []
+    keys = sorted(f"{rng.randrange(100):02d}" for _ in range(rng.randrange(6)))
+    if rng.random() < 0.2:
+        rng.shuffle(keys)
+    for key in keys:
+        for extension in rng.sample(["jpg", "cls", "JPG", "txt", "seg.png"], rng.choice([1, 2, 3])):
+            member = tarfile.TarInfo(f"{key}.{extension}")
+            member.size = rng.choice([0, 1, 512, 700])
+            padding = bytes(-member.size % BLOCK)
+            blocks += [member.tobuf(tarfile.USTAR_FORMAT), rng.randbytes(member.size), padding]
+    content = b"".join(blocks) + (bytes(1024) if rng.random() < 0.5 else rng.choice(ENDS))
+    return damage(rng, content) if rng.random() < 0.3 and blocks else content
+
+
+@needs_core
+@pytest.mark.parametrize("part", range(3))
+def test_small_files(part, monkeypatch):
+    """Small local shards, which are taken whole where nothing in them has to be judged."""
+    taken = []
+
+    def note_taken(*args):
+        taken.append(_take_small_shard(*args))
+        return taken[-1]
+
+    monkeypatch.setattr(shard_reader, "take_small_shard", note_taken)
+    for number in range(CASES // 3):
+        seed = f"small {part}.{number}"
+        rng = random.Random(seed)
+        content = draw_small_shard(rng)
+        rules = (
+            {**draw_rules(rng, content), "start": None} if rng.random() < 0.5 else {"start": None, "continues": False}
+        )
+        case = Case(seed, content, None, rules, (32 * 1024, 384 * 1024))
+        assert play(case, native=True) == play(case, native=False), (seed, rules)
+    assert len(taken) > CASES // 6
+    assert CASES // 30 < sum(1 for each in taken if each is not None) < len(taken)
+
+
+_take_small_shard = native_core.take_small_shard
 
 
 def write_pictures(count, size=60_000, small=300):
@@ -498,7 +544,7 @@ def test_without_a_usable_core_python_reads(fault, said, monkeypatch):
 def test_extensions_of_earlier_shards_are_known(monkeypatch):
     """What one shard taught is taken in C from the next one's first member on; other rules have their own names."""
     monkeypatch.setenv("WDS_NATIVE", "1")
-    monkeypatch.setattr(grouping, "_COMMON", {True: {}, False: {}})
+    monkeypatch.setattr(grouping, "COMMON_FIELDS", {True: {}, False: {}})
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as file:
         for number in range(3):
@@ -557,5 +603,25 @@ def test_the_end_of_a_file_is_compared_and_not_read(native, monkeypatch, tmp_pat
 
     monkeypatch.setattr(LocalFileStream, "check_identity", grow)
     given = []
+    # a small shard under the usual rules is compared after its only read
+    rules = Reading(suffixes={"jpg", "cls"})
     with pytest.raises(ShardChanged):
-        given.extend(read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()))
+        given.extend(read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], rules))
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_a_small_file_that_changed_since_it_was_opened(native, monkeypatch, tmp_path):
+    """It gives nothing, and the error says which shard."""
+    monkeypatch.setenv("WDS_NATIVE", native)
+    path = tmp_path / "s.tar"
+    path.write_bytes(write_pictures(2, size=100))
+    assert len(list(read_samples([{"url": str(path), "stream": LocalFileStream(path)}], Reading()))) == 2
+    stream = LocalFileStream(path)
+    with path.open("ab") as file:
+        file.write(bytes(512))
+    given = []
+    with pytest.raises(ShardChanged) as caught:
+        given.extend(read_samples([{"url": str(path), "stream": stream}], Reading()))
+    assert not given
+    assert caught.value.url == str(path)
+    assert stream.closed

@@ -349,7 +349,7 @@ def open_case(case: Case) -> Iterator[Any]:
 def teach_extensions(seed: str) -> None:
     """Let readers know the extensions of earlier shards, or none: a case does not depend on those played before."""
     known = random.Random(f"known {seed}").random() < 0.5
-    for lcase, common in grouping._COMMON.items():  # noqa: SLF001  what a process remembers
+    for lcase, common in grouping.COMMON_FIELDS.items():  # what a process remembers
         common.clear()
         common.update({name: name.lower() if lcase else name for name in EXTENSIONS if known and name.isalpha()})
 

@@ -19,8 +19,8 @@ from webdataset.index.entries import SampleEntries, ShardIndex
 from webdataset.index.lookup import find_index_beside
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample, Shard
+from webdataset.samples.reading_rules import SampleListReader
 from webdataset.samples.sample_reader import Reading
-from webdataset.samples.shard_reader import SampleListReader
 from webdataset.stages.base import Run
 from webdataset.stages.open_shards import OpenShards
 from webdataset.stages.read_shards import ReaderState, ReadShards

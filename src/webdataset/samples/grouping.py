@@ -70,7 +70,7 @@ POLICIES = ("error", "first", "last", "new")
 
 _UNSTAMPED = frozenset(("__key__",))
 # extension to field, by ``lcase``, as groupers have seen them that keep all suffixes; few, so that it stays small
-_COMMON: dict[bool, dict[str, str]] = {True: {}, False: {}}
+COMMON_FIELDS: dict[bool, dict[str, str]] = {True: {}, False: {}}
 _MOST_COMMON = 1000
 
 
@@ -109,7 +109,7 @@ class Grouper:
         # extensions for the short way: kept, and never metadata
         self._fields: dict[str, str] = {}
         self._seen = self._fields.get
-        self._common = _COMMON[bool(lcase)] if suffixes is None else {}
+        self._common = COMMON_FIELDS[bool(lcase)] if suffixes is None else {}
         self._plain = keys is base_plus_ext
         self._marked_bad = False
         # a field that is not among those for the short way

@@ -19,12 +19,23 @@ from webdataset.core.errors import StaleIndex, UsageError
 from webdataset.core.json_types import JsonValue, SplitJson
 from webdataset.core.seeds import hash_seed
 from webdataset.samples.address import Address, CheckedAddress
-from webdataset.samples.grouping import Grouper, Keys, Sample, Shard, base_plus_ext, is_meta
+from webdataset.samples.grouping import (
+    COMMON_FIELDS,
+    POLICIES,
+    Grouper,
+    Keys,
+    Sample,
+    Shard,
+    base_plus_ext,
+    is_meta,
+)
+from webdataset.samples.reading_rules import ReadingRules, Watch
 from webdataset.samples.shard_identity import CHECK, ShardIdentity, sum_size, sum_text
-from webdataset.samples.shard_reader import ReadingRules, ShardReader, StopReading, Watch
+from webdataset.samples.shard_reader import ShardReader, SmallShardReader, StopReading
 from webdataset.samples.split_samples import check_policy
 from webdataset.storage.profile_pickling import PicklesProfiles
-from webdataset.storage.streams import stream_identity
+from webdataset.storage.streams import LocalFileStream, stream_identity
+from webdataset.tar import scanner
 from webdataset.tar.header import Limits
 
 if TYPE_CHECKING:
@@ -300,6 +311,9 @@ class ReadingOptions(TypedDict, total=False):
     where: str | None
 
 
+_DEFAULT_LIMITS = Limits()
+
+
 @dataclass(frozen=True)
 class Reading(PicklesProfiles):
     """How shards are read.
@@ -351,6 +365,8 @@ class Reading(PicklesProfiles):
 
     def __post_init__(self) -> None:
         check_policy(self.split_samples)
+        if self.duplicates not in POLICIES:
+            raise UsageError(f"duplicates={self.duplicates!r} is not one of {', '.join(POLICIES)}")
         if self.where is not None and not hasattr(self.where, "holds"):
             raise UsageError(f"where={self.where!r}: an expression, as in wds.WebDataset(urls, where='json.width > 5')")
         if self.handler is not None and not callable(self.handler):
@@ -366,11 +382,23 @@ class Reading(PicklesProfiles):
 
     def reader(self, shard: Shard, start: Address | None = None) -> "ShardReader":
         """Return the reader of one shard, which begins at the sample at ``start``."""
+        stream = shard["stream"]
+        if type(stream) is LocalFileStream and start is None and stream.identity and not self.observer:
+            common = self._common_fields() if stream.identity.length <= scanner.FIRST_CHUNK else None
+            if common is not None:
+                return SmallShardReader(shard, self, common)
         return ShardReader(shard, self, start)
 
     def grouper(self) -> Grouper:
         """Return a grouper under these rules."""
         return Grouper(keys=self.keys, lcase=self.lcase, suffixes=self.suffixes, duplicates=self.duplicates)
+
+    def _common_fields(self) -> dict[str, str] | None:
+        """Return extensions seen before, and their fields, where these rules judge no member by its name or size."""
+        chosen = self.suffixes is not None or self.select_files is not None or self.rename_files is not None
+        if chosen or self.keys is not base_plus_ext or self.limits != _DEFAULT_LIMITS:
+            return None
+        return COMMON_FIELDS[bool(self.lcase)]
 
     def admit(self) -> Callable[[str], str | None] | None:
         """Return the rule that names or leaves out a member, or None where all keep their names."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from webdataset.core.error_handlers import should_continue
 from webdataset.core.errors import SampleError
-from webdataset.samples.shard_reader import ReadingRules, StopReading
+from webdataset.samples.reading_rules import ReadingRules
+from webdataset.samples.shard_reader import StopReading
 
 if TYPE_CHECKING:
     from webdataset.samples.grouping import Sample

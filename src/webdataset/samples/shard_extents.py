@@ -25,8 +25,8 @@ from webdataset.core.tracebacks import warn_user
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Grouper, Sample, Shard
 from webdataset.samples.member_sizes import check_member_size
+from webdataset.samples.reading_rules import SampleListReader
 from webdataset.samples.sample_reader import Reading
-from webdataset.samples.shard_reader import SampleListReader
 from webdataset.tar.header import BLOCK, parse_header
 from webdataset.tar.scanner import TarScanner
 

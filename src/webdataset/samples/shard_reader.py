@@ -1,31 +1,31 @@
 """Reads one shard: a stream feeds the tar scanner and the grouper, which give lists of complete samples.
 
-The protocols for all readers of shards and the judgement about the end of a shard stand here too. The stream is closed
-when its reader is closed. A sample that an error interrupted is never given.
+The judgement about the end of a shard stands here too. The stream is closed when its reader is closed. A sample that an
+error interrupted is never given.
 
-Theory of endings. Every program that writes tar ends it with blocks of zeros. An archive that ends on a member
-boundary without one was cut there, or its writer did not live to close it: nothing shows whether its last sample is
-whole, even where the file or the server vouches for its length. So it is an error, and the sample in progress is not
-delivered. One zero block is enough: some programs write no second one, and some fill their last record of 10240
-bytes. All readers use this one check, so that a shard has one verdict, whether it is streamed, walked or indexed.
+Theory of endings. Every program that writes tar ends it with blocks of zeros. An archive that ends on a member boundary
+without one was cut there, or its writer did not live to close it: nothing shows whether its last sample is whole, even
+where the file or the server vouches for its length. So it is an error, and the sample in progress is not delivered. One
+zero block is enough: some programs write no second one, and some fill their last record of 10240 bytes. All readers use
+this one check, so that a shard has one verdict, whether it is streamed, walked or indexed.
 """
 
-from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 from webdataset.core import errors, settings
-from webdataset.core.error_handlers import Handler, should_continue, with_location
+from webdataset.core.error_handlers import should_continue, with_location
 from webdataset.core.errors import WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.samples.address import Address
-from webdataset.samples.grouping import Grouper, Keys, Sample, Shard
-from webdataset.samples.native_core import NativeTaker, open_taker
+from webdataset.samples.grouping import Sample, Shard
+from webdataset.samples.native_core import NativeTaker, open_taker, take_small_shard
+from webdataset.samples.reading_rules import TarReadingRules, Watch
 from webdataset.samples.seekable_source import SeekableSource, can_seek
 from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_keys
 from webdataset.storage.streams import LocalFileStream, identify_file, stream_identity, stream_length
 from webdataset.tar.compression import Decompressor, detect_compression
-from webdataset.tar.header import Limits
 from webdataset.tar.member_assembly import Member, MemberAssembly, MemberBody
 from webdataset.tar.scanner import TarScanner
 
@@ -87,89 +87,6 @@ def warn_trailing(url: str, decompressor: Decompressor) -> None:
         )
 
 
-class SampleListReader(Protocol):
-    """One shard being read."""
-
-    def lists(self) -> Iterator[tuple[list[Any], list[int]]]:
-        """Yield lists of samples, and where each starts."""
-        ...
-
-    def explain_error(self, error: Exception) -> Exception:
-        """Say where an error struck."""
-        ...
-
-    def close(self) -> None:
-        """Close the stream."""
-        ...
-
-
-class ReadingRules(Protocol):
-    """How shards are read."""
-
-    @property
-    def handler(self) -> Handler:
-        """Asked when a shard or sample fails; true continues with the next shard."""
-        ...
-
-    @property
-    def addresses(self) -> bool:
-        """Whether to add ``__address__`` to every sample."""
-        ...
-
-    def reader(self, shard: Shard, start: Address | None = None) -> SampleListReader:
-        """Return the reader of one shard, which begins at the sample at ``start``."""
-        ...
-
-
-class Watch(Protocol):
-    """What looks on while one shard is read."""
-
-    def feed(self, piece: bytes, offset: int) -> None:
-        """Take bytes of the tar stream, and where they start; bytes that were not read are left out."""
-        ...
-
-    def finish(self, length: int | None, compression: str | None) -> None:
-        """Note that the shard was read to its end without fault: its stored bytes, where known, and its compression."""
-        ...
-
-
-class TarReadingRules(ReadingRules, Protocol):
-    """How tar shards are read; see :class:`webdataset.samples.sample_reader.Reading`."""
-
-    @property
-    def limits(self) -> Limits:
-        """Bounds on headers and sparse members."""
-        ...
-
-    @property
-    def split_samples(self) -> str:
-        """What to do about parts of samples."""
-        ...
-
-    @property
-    def keys(self) -> Keys:
-        """Splits a name into key and extension."""
-        ...
-
-    @property
-    def missing_end(self) -> str | None:
-        """What to do about a stream without its end mark."""
-        ...
-
-    @property
-    def observer(self) -> Callable[[str, Any], Watch] | None:
-        """Called with the url and these rules for each shard that is read from its start."""
-        ...
-
-    def admit(self) -> Callable[[str], str | None] | None:
-        """Return the rule that names or leaves out a member."""
-        ...
-
-    def grouper(self) -> Grouper:
-        """Return a grouper under these rules."""
-        ...
-
-
 SEEK_WORTHWHILE = 1 << 20
 
 
@@ -200,6 +117,8 @@ class ShardReader:
         stamp = {name: value for name, value in shard.items() if name.startswith("__")}
         self.grouper.open({"__url__": self.url, **stamp})
         self.finished = track_keys(self.url, reading, self.grouper)
+        # read already, from the start
+        self._first_piece = b""
         self._links: LinkResolver | None = None
         self._named = isinstance(shard["url"], str)
         self._start = start.offset if start is not None else 0
@@ -322,7 +241,10 @@ class ShardReader:
         stream = self.stream
         if type(stream) is not LocalFileStream or self._watch is not None or self._compression is not None:
             return False
-        return stream.ends_at(self.scanner.offset) and not self.scanner.waiting
+        scanner = self.scanner
+        # what the end warns of comes after the samples, and after what is wrong with them
+        warns = scanner.doubt is not None or scanner.global_override is not None
+        return stream.ends_at(scanner.offset) and not scanner.waiting and not warns
 
     def _group_members(self, members: list[Member]) -> Generator[tuple[list[Sample], list[int]], None, list[Sample]]:
         """Group some members: yield the samples before each fault, and return those after the last."""
@@ -430,7 +352,7 @@ class ShardReader:
                 )
         else:
             read = self._read
-            piece = read(scanner.want)
+            piece, self._first_piece = self._first_piece or read(scanner.want), b""
             # enough to tell a compression from a tar header
             while 0 < len(piece) < 512:
                 more = read(512 - len(piece))
@@ -561,3 +483,59 @@ class ShardReader:
         if close is not None:
             close()
         self._tell_links()
+
+
+class SmallShardReader(ShardReader):
+    """A small local shard being read from its start: all at once, where nothing in it has to be judged.
+
+    Most of what such a shard costs is to make what judges. So this is made only where it is needed.
+
+    Args:
+        shard: as for :class:`ShardReader`, with a :class:`~webdataset.storage.streams.LocalFileStream`.
+        reading: how to read; without an observer.
+        common: extensions seen before under these rules, and their fields.
+    """
+
+    def __init__(self, shard: Shard, reading: TarReadingRules, common: dict[str, str]) -> None:
+        self.stream = shard["stream"]
+        # this file looks after itself
+        self.file_identity = None
+        self._making = shard, reading
+        self._common = common
+        self._small = True
+
+    @property
+    def rising(self) -> bool:
+        """Whether the keys of the shard rise."""
+        return self._small or super().rising
+
+    def lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
+        """Yield lists of samples, as :meth:`ShardReader.lists` does; of a plain shard there is one at most."""
+        shard, _ = self._making
+        stamp = {"__key__": None, "__url__": str(shard["url"])}
+        stamp |= {name: value for name, value in shard.items() if name.startswith("__")}
+        content = self.stream.read(self.stream.identity.length)
+        found = take_small_shard(content, stamp, self._common) if stamp["__key__"] is None else None
+        if found is None:
+            self._make()
+            self._first_piece = content
+            yield from super().lists()
+        elif found[0]:
+            yield found
+
+    def _make(self) -> None:
+        if self._small:
+            self._small = False
+            super().__init__(*self._making)
+
+    def explain_error(self, error: Exception) -> Exception:
+        """Say where an error struck."""
+        self._make()
+        return super().explain_error(error)
+
+    def close(self) -> None:
+        """Close the stream."""
+        if self._small:
+            self.stream.close()
+        else:
+            super().close()

@@ -26,8 +26,8 @@ from webdataset.core.error_handlers import reraise_exception, with_location
 from webdataset.core.errors import ShardChanged, SplitSample, StaleIndex
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample, Shard
+from webdataset.samples.reading_rules import SampleListReader
 from webdataset.samples.sample_reader import Position, Reading
-from webdataset.samples.shard_reader import SampleListReader
 
 if TYPE_CHECKING:
     from webdataset.samples.shard_extents import ExtentReader, TableFinder

@@ -31,7 +31,7 @@ from webdataset.tar.walker import TarWalker
 
 if TYPE_CHECKING:
     from webdataset.samples.links import LinkResolver
-    from webdataset.samples.shard_reader import TarReadingRules
+    from webdataset.samples.reading_rules import TarReadingRules
 
 POLICIES = ("error", "warn", "ignore")
 MOST_BYTES = 16 << 20
