@@ -27,7 +27,7 @@ from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_
 from webdataset.storage.streams import LocalFileStream, identify_file, stream_identity, stream_length
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.member_assembly import Member, MemberAssembly, MemberBody
-from webdataset.tar.scanner import TarScanner
+from webdataset.tar.scanner import CHUNK, TarScanner
 
 if TYPE_CHECKING:
     from webdataset.samples.links import LinkResolver, ReadAt
@@ -113,6 +113,7 @@ class ShardReader:
         self.reading = reading
         self.scanner = TarScanner(reading.admit(), reading.limits)
         self.scanner.weigh = self._weigh
+        self.scanner.most = getattr(self.stream, "chunk_bytes", CHUNK)
         self.grouper = reading.grouper()
         stamp = {name: value for name, value in shard.items() if name.startswith("__")}
         self.grouper.open({"__url__": self.url, **stamp})

@@ -155,7 +155,7 @@ except ImportError:
     from queue import Empty, SimpleQueue
 
 
-PIECE_BYTES = 384 * 1024
+PIECE_BYTES = 768 * 1024
 OF_LARGE_BYTES = 16 << 20
 CLOSE_SECONDS = 1.0
 

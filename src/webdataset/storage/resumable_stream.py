@@ -135,6 +135,7 @@ class ResumableStream(io.RawIOBase):
         end: byte to end before, where this is one of several connections; None for the end of the object.
 
     Attributes:
+        chunk_bytes: that its readers ask for at most: a read costs much beside the bytes of a local file.
         ahead: whether a thread reads this before its turn: it may be interrupted, and has no further connections.
         name: the url.
         identity: the object's version.
@@ -155,6 +156,8 @@ class ResumableStream(io.RawIOBase):
     # Each response after the first is about the version identity, and begins at _received.
     # _crc32 is None, or all bytes before _received have entered _sum.
     # Once a read has raised an error of the source, _broken holds it, and every later read raises it.
+
+    chunk_bytes = 768 * 1024
 
     def __init__(
         self,

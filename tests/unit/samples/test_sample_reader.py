@@ -84,6 +84,23 @@ def test_a_reader_that_waits_holds_no_chunk():
     assert most > CHUNK > 4 * held
 
 
+@pytest.mark.parametrize(("said", "most"), [({}, CHUNK), ({"chunk_bytes": 1 << 20}, 1 << 20)])
+def test_chunks_are_as_large_as_the_stream_says(said, most):
+    """A stream for which a read costs much says so; chunks grow up to there."""
+    content = archive(*[member(b"%05d.bin" % number, bytes(2000)) for number in range(3000)])
+    asked = []
+
+    class Noted(io.BytesIO):
+        def read(self, size=-1):
+            asked.append(size)
+            return super().read(size)
+
+    stream = type("Stream", (Noted,), said)(content)
+    assert len(list(read_samples([{"url": "s.tar", "stream": stream}], Reading()))) == 3000
+    assert most - 512 <= max(asked) <= most
+    assert asked[0] < 1 << 16
+
+
 def test_one_key_in_two_shards_stays_two_samples():
     """Samples never continue into the next shard, even where one url is read twice in a row."""
     same = [

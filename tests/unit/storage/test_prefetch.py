@@ -282,7 +282,7 @@ def test_what_is_read_is_given_back_at_once(budget):
     assert task.whole
     assert budget.size_bytes == len(BODY)  # of two megabytes
     stream = taken(task)
-    first = stream.read(393_216)
+    first = stream.read(prefetch_worker.PIECE_BYTES)
     assert budget.size_bytes == len(BODY) - len(first)
     assert first + stream.readall() == BODY
     assert budget.size_bytes == 0
