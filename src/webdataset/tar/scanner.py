@@ -17,7 +17,7 @@ from webdataset.tar import header
 from webdataset.tar.header import BLOCK, DECISIVE, NO_EXTENSION, REGULAR, Limits
 from webdataset.tar.member_assembly import GATHERED, Admit, Member, MemberAssembly, MemberBody
 
-CHUNK = 384 * 1024
+CHUNK = 512 * 1024
 FIRST_CHUNK = 32 * 1024
 LARGE = 128 * 1024
 # a header may claim any size; a reader makes room for what it is asked to read

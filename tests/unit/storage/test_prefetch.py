@@ -216,15 +216,16 @@ def test_pieces_come_as_the_thread_reads_them(budget):
 
     class Gated(io.BytesIO):
         def read(self, size=-1):
-            if self.tell() >= 393_216:
+            if self.tell() >= prefetch_worker.PIECE_BYTES:
                 gate.wait(60)
             return super().read(size)
 
     task = PrefetchTask(lambda: Gated(BODY), len(BODY), budget.take(len(BODY)))
     stream = taken(task)
-    assert stream.read(393_216) == BODY[:393_216]
+    size = prefetch_worker.PIECE_BYTES
+    assert stream.read(size) == BODY[:size]
     gate.set()
-    assert stream.readall() == BODY[393_216:]
+    assert stream.readall() == BODY[size:]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
