@@ -113,8 +113,8 @@ class OpenShards(ReadShards):
     Raises:
         UsageError: ``count`` below 1.
 
-    Flow: a sample of each open shard in turn; holds one chunk of each (512 KB of a file, 768 KB from a store);
-    resumes at a byte offset in each.
+    Flow: a sample of each open shard in turn; holds one chunk of each (512 KB; 768 KB of a store); resumes at a byte
+    offset in each.
     """
 
     state_name = "OpenShards"
