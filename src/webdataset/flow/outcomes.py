@@ -6,19 +6,27 @@ of them (:class:`~webdataset.stages.base.Outcome`), and the process that knows t
 the run of a plain pipeline, of all streams of an elastic one, a loader for all of its workers. What began after a
 saved state is not judged, since what came before is not known; nor is what was given up before its end.
 
+A pass without end (``resampled=True``) never comes to be judged, and would read the same shards forever. So the shards
+that it draws are counted until something is kept of them: where they came often enough to be sure, it fails.
+
 Costs nothing for each sample.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from webdataset.core.errors import AllDropped, NoSamples
+from webdataset.core.optional_imports import is_instance_by_name
 from webdataset.core.tracebacks import warn_user
+from webdataset.shards.lists import SimpleShardList, resampled_shards
 from webdataset.stages.base import describe_function, stage_title
 from webdataset.stages.checks import CheckSamples
 from webdataset.stages.read_shards import ReadShards
 
 MIN_JUDGED_SAMPLES = 1000  # samples of a share that a map must have dropped, all of them, for an error
+MIN_DROPPED_SAMPLES = 100_000  # that a function must have dropped, all of them, before a pass without end fails
+MIN_DRAWN_SHARDS = 1000  # in which no sample was, likewise
+MIN_ROUNDS = 100  # times that each shard was drawn on average, likewise: drawn at random, none was left out
 
 
 class StageOutcome(NamedTuple):
@@ -53,7 +61,7 @@ class Outcomes:
             outcome = runner.outcome
             if outcome is not None:
                 _, found = self._stages.setdefault(id(runner.stage), (runner.stage, [0, False]))
-                found[0] += outcome.dropped
+                found[0] += 0 if outcome.gave else outcome.dropped
                 found[1] = found[1] or resumed or outcome.gave or not outcome.ended
 
     def summarize(self) -> list[StageOutcome]:
@@ -110,6 +118,117 @@ def judge_outcomes(outcomes: Iterable[StageOutcome], *, whole: bool) -> None:
         if whole or each.dropped >= MIN_JUDGED_SAMPLES:
             raise AllDropped(message, stage=each.titled)
         warn_user(message)
+
+
+class DrawWatch:
+    """Counts the shards that a pass draws, until something is kept of them.
+
+    Args:
+        runner: of the stage whose shards are counted: the last before they are read.
+        runners: of all stages of the pass.
+        is_waiting: tells whether the pass has given nothing yet, where that is known.
+    """
+
+    def __init__(self, runner: Any, runners: Sequence[Any], is_waiting: Callable[[], bool | None]) -> None:
+        self.runner = runner
+        self._readers = [runner for runner in runners if isinstance(runner.stage, ReadShards)][:1]
+        self._dropping = [runner for runner in runners if runner.outcome is not None]
+        self._is_waiting = is_waiting
+        self._urls: set[int] = set()
+        self._drawn = 0
+        self._read = not self._readers  # a sample; what other readers read is not known
+        self._warned = False
+
+    @classmethod
+    def of(cls, runners: Sequence[Any], is_waiting: Callable[[], bool | None]) -> "DrawWatch | None":
+        """Return the watch of a pass; None where its shards come to an end, as those of a plain list do."""
+        reads = (place for place, runner in enumerate(runners) if isinstance(runner.stage, ReadShards))
+        place = next(reads, 1)
+        if not 0 < place < len(runners):
+            return None
+        source, *others = [getattr(runner, "foreign", runner.stage) for runner in runners[:place]]
+        ends = type(source) in (SimpleShardList, list, tuple) and not any(map(_may_repeat, others))
+        # it waits for shards to come, under whatever names
+        renewed = is_instance_by_name(source, "webdataset.shards.directory", "DirectoryShardList")
+        return None if ends or renewed else cls(runners[place - 1], runners, is_waiting)
+
+    def watch(self, shards: Iterator[Any]) -> Iterator[Any]:
+        """Yield the shards.
+
+        Raises:
+            NoSamples: they came again and again, and one stage kept nothing of them.
+        """
+        for shard in shards:
+            url = shard.get("url") if isinstance(shard, dict) else None
+            self._urls.add(hash(url))
+            self._drawn += 1
+            yield shard
+            # what is no shard does not come again
+            if url is None or not self._judge():
+                break
+        yield from shards
+
+    def _judge(self) -> bool:
+        """Raise or warn where nothing was kept of what was drawn so far; tell whether to watch any further."""
+        self._read = self._read or any(_has_read(runner.state) for runner in self._readers)
+        found = [(runner.stage, *_count_kept(runner)) for runner in self._dropping]
+        silent = [(stage, dropped) for stage, gave, dropped in found if not gave and dropped]
+        rounds = self._drawn / len(self._urls)
+        if silent:
+            self._judge_stage(*silent[0], rounds)
+        elif not self._read and rounds >= MIN_ROUNDS and self._drawn >= MIN_DRAWN_SHARDS:
+            raise NoSamples(
+                f"no samples found in {self._describe_draws()}: the shards are empty, were stepped over by the "
+                "handler, or hold no selected member with an extension"
+            )
+        elif self._read and rounds >= MIN_ROUNDS and self._drawn >= MIN_DRAWN_SHARDS and self._is_waiting():
+            warn_user(
+                f"nothing has come out of this pipeline after {self._describe_draws()}: a stage drops all samples, or "
+                "waits for more than there will be"
+            )
+            return False
+        return bool(silent) or not self._read or bool(self._is_waiting()) or any(not gave for _, gave, _ in found)
+
+    def _judge_stage(self, stage: Any, dropped: int, rounds: float) -> None:
+        """Raise where a stage that dropped all of its samples will drop those to come; warn before that."""
+        named = f"{stage.name}: {describe_function(stage.function)}"
+        sure = stage.name == "where" or dropped >= MIN_DROPPED_SAMPLES
+        if rounds >= MIN_ROUNDS and sure:
+            kind = AllDropped if stage.name == "map" else NoSamples
+            raise kind(
+                f"{named} kept none of the {dropped} samples of {self._describe_draws()}, and would go on without end: "
+                "let it keep some, or let the pass end (no resampled=True)",
+                stage=stage_title(stage.name, stage.function),
+            )
+        if rounds >= 2 and dropped >= MIN_JUDGED_SAMPLES and not self._warned:
+            self._warned = True
+            warn_user(f"{named} kept none of the {dropped} samples so far, of {self._describe_draws()}; reading goes on")
+
+    def _describe_draws(self) -> str:
+        shards = "1 shard" if len(self._urls) == 1 else f"{len(self._urls)} shards"
+        return f"{self._drawn} draws from {shards}"
+
+
+def _may_repeat(stage: object) -> bool:
+    """Tell whether a stage between a list and the reader may give shards over and over."""
+    function = getattr(stage, "f", stage)
+    return function is resampled_shards or not str(getattr(function, "__module__", "")).startswith("webdataset.")
+
+
+def _has_read(state: Any) -> bool:
+    """Tell whether a reader has given a sample of the shard that it read last."""
+    position = getattr(state, "position", None)
+    return state.last is not None if position is None else bool(position.offsets or position.ordinal)
+
+
+def _count_kept(runner: Any) -> tuple[bool, int]:
+    """Return whether a stage that may drop samples has given one, and how many it dropped before."""
+    if not isinstance(runner.stage, ReadShards):
+        return runner.outcome.gave, runner.outcome.dropped
+    state = runner.state
+    slots = [slot.state.position for slot in getattr(state, "slots", None) or ()]
+    parts = [getattr(state, "position", state), *slots]
+    return any(part.kept_any for part in parts), sum(part.left_out for part in parts)
 
 
 def has_empty_check(stages: Sequence[object]) -> bool:

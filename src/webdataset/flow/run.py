@@ -16,7 +16,7 @@ from webdataset.core.distributed import RunContext, StreamNumber, is_single_work
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import FlowError, NoSamples, StateMismatch
 from webdataset.core.json_types import SplitJson
-from webdataset.flow.outcomes import Outcomes, has_empty_check, judge_outcomes
+from webdataset.flow.outcomes import DrawWatch, Outcomes, has_empty_check, judge_outcomes
 from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner, StreamShareRunner
 from webdataset.samples.sample_reader import Position
 from webdataset.shards.split import StreamShare
@@ -61,6 +61,8 @@ class Flow(Generic[Output]):
         self._context = context
         self._stages: Sequence[object] | None = stages  # until it was told what became of their samples
         self._resumed = state is not None
+        # for the first item; not known of runs that are tracked
+        self._waiting: bool | None = None if self.run.tracked else True
         with context:
             self.runners = _make_runners(stages, self.run)
             self._first = max((n for n, runner in enumerate(self.runners) if runner.rewinds), default=0)
@@ -99,9 +101,12 @@ class Flow(Generic[Output]):
                 runners = runners[place:]
                 state = runners[1].state
                 runner.first_input = 0 if state is None else state.first_input
+        watch = DrawWatch.of(self.runners, lambda: self._waiting)
         for runner in runners:
             if not runner.over:
                 runner.open()
+                if watch is not None and runner is watch.runner:
+                    runner.items = watch.watch(runner.items)
 
     def first(self) -> Output:
         """Return the first item, or ``END``: stages ask for rank and settings while it is made."""
@@ -109,6 +114,7 @@ class Flow(Generic[Output]):
             item: Output = next(self.items, END)
         if item is END:
             self.items = iter(())
+        self._waiting = False
         return item
 
     def __iter__(self) -> Iterator[Any]:

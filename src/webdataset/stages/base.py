@@ -142,7 +142,7 @@ class Outcome:
     Attributes:
         ended: its input came to an end.
         gave: it gave some.
-        dropped: samples that it did not give, where it gave none.
+        dropped: samples that it did not give before the first that it gave.
     """
 
     ended = False
@@ -151,7 +151,7 @@ class Outcome:
 
     def end(self, dropped: int, *, gave: bool) -> None:
         """Take note of the end of its input."""
-        self.ended, self.gave, self.dropped = True, gave, 0 if gave else dropped
+        self.ended, self.gave, self.dropped = True, gave, dropped
 
 
 class StageState:

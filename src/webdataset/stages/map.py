@@ -319,10 +319,10 @@ def _map(source: Iterator[object], f: Function, handler: Handler = reraise_excep
 def _map_with_outcome(
     source: Iterator[object], f: Function, handler: Handler = reraise_exception, *, outcome: Outcome | None = None
 ) -> Iterator[object]:
-    """Do what ``_map`` does, and say at the end whether all samples were dropped."""
+    """Do what ``_map`` does, and say whether a sample has passed."""
     last: type = type(None)
     keyed = gave = False
-    dropped = 0
+    outcome = outcome or Outcome()
     name = ""  # in reports, once a sample was dropped
     for sample in source:
         try:
@@ -334,9 +334,11 @@ def _map_with_outcome(
         if result is None:
             name = name or stage_title("map", f)
             count_drop(name)
-            dropped += 1
+            if not gave:
+                outcome.dropped += 1
         else:
-            gave = True
+            if not gave:
+                gave = outcome.gave = True
             if result is not sample:
                 if type(result) is not last:  # asked once for each kind of result: isinstance is slow to say no
                     last = type(result)
@@ -344,8 +346,7 @@ def _map_with_outcome(
                 if keyed and isinstance(sample, dict) and "__key__" in sample:
                     result["__key__"] = sample["__key__"]
             yield result
-    if outcome is not None:
-        outcome.end(dropped, gave=gave)
+    outcome.ended = True
 
 
 class Map(TransparentFunction):

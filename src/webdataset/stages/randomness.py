@@ -31,6 +31,7 @@ from webdataset.core.seeds import CounterRng, Seed, hash_seed, sample_digest
 from webdataset.stages import argument_checks
 from webdataset.stages.base import (
     Fetch,
+    Outcome,
     PassThroughState,
     Run,
     Sample,
@@ -322,7 +323,7 @@ class MapWithRng(Stage[SampleRngState]):
         """Yield the results that are not None."""
         f, make, parts = self.f, _find_rng_maker(self.kind), state.parts
         name = ""  # in reports, once a sample was dropped
-        dropped, gave = 0, False
+        outcome, gave = state.outcome or Outcome(), False
         for sample in upstream:
             digest = _hash_sample(sample, *parts)
             try:
@@ -334,14 +335,15 @@ class MapWithRng(Stage[SampleRngState]):
             if result is None:
                 name = name or stage_title("map", f)
                 count_drop(name)
-                dropped += 1
+                if not gave:
+                    outcome.dropped += 1
                 continue
-            gave = True
+            if not gave:
+                gave = outcome.gave = True
             if result is not sample and isinstance(result, dict):
                 result["__key__"] = sample["__key__"]
             yield result
-        if state.outcome is not None:
-            state.outcome.end(dropped, gave=gave)
+        outcome.ended = True
 
     def refetch(self, addresses: list[Address], fetch: Fetch, state: SampleRngState | None = None) -> list[object]:
         """Make the results at some addresses once more, with the generators that their samples had.

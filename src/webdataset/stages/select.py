@@ -49,8 +49,8 @@ def _select(source: Iterator[Item], predicate: Callable[[Item], object]) -> Iter
 def _select_with_outcome(
     source: Iterator[Item], predicate: Callable[[Item], object], *, outcome: Outcome | None = None
 ) -> Iterator[Item]:
-    """Do what ``_select`` does, and say at the end whether no sample passed."""
-    gave, dropped = False, 0
+    """Do what ``_select`` does, and say whether a sample has passed."""
+    outcome, gave = outcome or Outcome(), False
     for sample in source:
         try:
             passes = predicate(sample)
@@ -58,12 +58,12 @@ def _select_with_outcome(
             with_blame(exn, "select", sample, predicate)
             raise
         if passes:
-            gave = True
+            if not gave:
+                gave = outcome.gave = True
             yield sample
-        else:
-            dropped += 1
-    if outcome is not None:
-        outcome.end(dropped, gave=gave)
+        elif not gave:
+            outcome.dropped += 1
+    outcome.ended = True
 
 
 class Select(ObservingFunction):

@@ -1,5 +1,6 @@
 """A pass in which one stage dropped every sample."""
 
+import itertools
 import json
 import random
 import re
@@ -174,3 +175,115 @@ def test_nothing_is_said_where_samples_come(shards):
         for dataset in (made, made.elastic(24), made.timed(), made.with_epoch(30), made.repeat(3)):
             assert list(dataset)
             assert list(dataset)
+
+
+def drops_all(sample):
+    """Keep nothing."""
+    return False
+
+
+def drawn(shards, **options):
+    """Return a dataset that draws these shards without end."""
+    return wds.WebDataset(shards, shardshuffle=False, seed=1, resampled=True, **options)
+
+
+def listed_again(shards):
+    """Return what a program writes that draws shards by itself."""
+    while True:
+        yield from ({"url": url} for url in shards)
+
+
+ENDLESS_WAYS = {
+    "select": lambda shards: drawn(shards).select(drops_all),
+    "select after others": lambda shards: drawn(shards).decode().shuffle(20).map(dict).select(drops_all).batched(4),
+    "no check": lambda shards: drawn(shards, empty_check=False).select(drops_all),
+    "generator": lambda shards: drawn(shards).map(lambda sample, rng: None, rng=True),
+    "map": lambda shards: drawn(shards).map(forgets),
+    "where": lambda shards: drawn(shards, where="cls > 1000"),
+    "where, several open": lambda shards: drawn(shards, where="cls > 1000", open_shards=2),
+    "no field": lambda shards: drawn(shards, select_files=drops_all),
+    "no field, several open": lambda shards: drawn(shards, select_files=drops_all, open_shards=2),
+    "no shard": lambda shards: drawn(["missing.tar"], handler=wds.ignore_and_continue),
+    "pipeline": lambda shards: wds.DataPipeline(
+        wds.ResampledShards(shards), wds.tarfile_to_samples(), wds.select(drops_all)
+    ),
+    "stage": lambda shards: wds.DataPipeline(
+        wds.SimpleShardList(shards), wds.resampled(), wds.tarfile_to_samples(), wds.select(drops_all)
+    ),
+    "own list": lambda shards: wds.DataPipeline(
+        lambda: listed_again(shards), wds.split_by_worker, wds.tarfile_to_samples(), wds.select(drops_all)
+    ),
+    "own stage": lambda shards: wds.DataPipeline(
+        wds.SimpleShardList(shards),
+        lambda src: itertools.cycle(src),
+        wds.tarfile_to_samples(),
+        wds.select(drops_all),
+    ),
+    "mix": lambda shards: wds.RandomMix([read(shards), drawn(shards).select(drops_all)]),
+}
+
+
+@pytest.fixture
+def fewer_draws(monkeypatch):
+    """Let 300 dropped samples and 50 draws be enough."""
+    monkeypatch.setattr(outcomes, "MIN_DROPPED_SAMPLES", 300)
+    monkeypatch.setattr(outcomes, "MIN_DRAWN_SHARDS", 50)
+    monkeypatch.setattr(outcomes, "MIN_ROUNDS", 10)
+
+
+@pytest.mark.parametrize("way", ENDLESS_WAYS)
+def test_a_pass_without_end_that_keeps_nothing(shards, way, fewer_draws):
+    """It fails, where each shard was drawn often, and does not go on forever; the error says what drops the samples."""
+    said = {"map": r"map: forgets \(.*\.py:\d+\) kept none of", "where": "where: 'cls > 1000' kept none of"}
+    with pytest.raises(NoSamples, match=said.get(way, r"\d+ draws from \d shards?")) as caught:
+        list(ENDLESS_WAYS[way](shards))
+    assert isinstance(caught.value, AllDropped) == (way in ("map", "generator"))
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("streams", [None, 24])
+def test_the_consumer_of_a_loader_hears_of_it(shards, mode, streams, fewer_draws):
+    """In a worker, and in each virtual stream."""
+    made = drawn(shards).select(drops_all)
+    with (
+        wds.Loader(made if streams is None else made.elastic(streams), 4, **mode) as loader,
+        pytest.raises(NoSamples, match=r"select: drops_all .* let it keep some, or let the pass end"),
+    ):
+        next(iter(loader))
+
+
+def test_a_list_in_streams_that_begins_again(shards, fewer_draws):
+    """The shards of a stream come from a walk that all streams share: each counts its own."""
+    listed = wds.shardlists.InfiniteShardList("x", shards)
+    made = wds.WebDataset(listed, workersplitter=wds.split_by_worker, shardshuffle=False).select(drops_all)
+    with pytest.raises(NoSamples, match="kept none"):
+        next(iter(made.elastic(3)))
+
+
+def test_a_slow_start_is_no_error(shards, fewer_draws):
+    """A batch that takes many rounds, a sample in thousands, the same shard many times in a list: all may be meant."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batch = next(iter(drawn(shards[:1]).batched(500)))
+        assert len(batch["__key__"]) == 500
+        assert len(next(iter(drawn(shards[:1]).shuffle(2000, initial=2000)))) > 0
+    luck = random.Random(1)
+    assert next(iter(drawn(shards).select(lambda sample: luck.random() < 1 / 250)))
+    with pytest.warns(UserWarning, match=r"kept none of the 6000 samples of this"):
+        assert not list(read(shards * 100).select(drops_all))
+
+
+def test_a_stage_that_is_not_ours_drops_all(shards, monkeypatch):
+    """Whether it waits for more cannot be told: it is said, and reading goes on."""
+    monkeypatch.setattr(outcomes, "MIN_DRAWN_SHARDS", 50)
+    monkeypatch.setattr(outcomes, "MIN_ROUNDS", 10)
+    late = drawn(shards).compose(lambda samples: itertools.islice(samples, 2000, None))
+    with pytest.warns(UserWarning, match="nothing has come out of this pipeline after 50 draws from 5 shards"):
+        assert next(iter(late))
+
+
+def test_a_warning_comes_long_before_the_error(shards):
+    """Large datasets take days for a hundred rounds: two, and a thousand samples, are told."""
+    items = iter(drawn(shards).select(lambda sample, seen=itertools.count(): next(seen) > 1500))
+    with pytest.warns(UserWarning, match=r"kept none of the 1\d\d\d samples so far, of \d+ draws from 5 shards"):
+        assert next(items)
