@@ -165,6 +165,8 @@ class DrawWatch:
             yield shard
             # what is no shard does not come again
             if url is None or not self._judge():
+                # it may be a sample, which lives no longer than it is wanted
+                del shard
                 break
         yield from shards
 
