@@ -68,6 +68,9 @@ def data_loader(*args: Any, **kw: Any) -> Any:
             "WebLoader() takes the arguments of torch's DataLoader: write num_workers= in place of workers="
         )
     torch_data = require("torch.utils.data", extra="torch", purpose="WebLoader")
+    from webdataset.loading.loader_checks import check_data_loader  # noqa: PLC0415  only for programs that load batches
+
+    check_data_loader(torch_data.DataLoader, torch_data.IterableDataset, args, kw)
     if isinstance(args[0] if args else kw.get("dataset"), ElasticMixin):
         from webdataset.loading.torch_loader import StateLoader  # noqa: PLC0415  it imports torch
 

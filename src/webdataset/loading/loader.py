@@ -30,6 +30,8 @@ from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.loader_checks import (
     EpochEnd,
     check_arguments,
+    check_dataset,
+    check_options,
     check_restarts,
     check_single_samples,
     compare_length,
@@ -109,6 +111,11 @@ class Loader:
         **unknown: Never,
     ) -> None:
         check_arguments(batch_size, workers, mode, prefetch, unknown=unknown, loader=Loader)
+        flags = {"drop_last": drop_last, "ragged": ragged, "exact": exact, "pin_memory": pin_memory, "timings": timings}
+        ahead_bytes = check_options(
+            collate=collate, start_method=start_method, prefetch_bytes=prefetch_bytes, **flags
+        )
+        check_dataset(dataset, workers)
         if batch_size is None:
             check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)
         self.dataset, self.batch_size = dataset, batch_size
@@ -120,7 +127,7 @@ class Loader:
         self.timeout, self.max_restarts = timeout, max_restarts
         # since the batch received last
         self._restarts = 0
-        self._ahead = AheadLimits(*((3, 16) if prefetch is None else (prefetch, prefetch)), prefetch_bytes)
+        self._ahead = AheadLimits(*((3, 16) if prefetch is None else (prefetch, prefetch)), ahead_bytes)
         self._batching = BatchMaker(batch_size or 1, collate, ragged, drop_last, exact)
         # of what `_start_windows` returns
         self._make_batches: Callable[[Generator[Json], ReceivedSamples], Generator[tuple[object, BatchMark]]] = (

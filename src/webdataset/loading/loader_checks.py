@@ -3,16 +3,20 @@
 A worker's own share may rightly be empty, so only the sum of all can be judged (:mod:`webdataset.flow.outcomes`).
 """
 
-from collections.abc import Iterable
+import os
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 from webdataset.core.errors import FlowError, UsageError, check_keywords
 from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
 from webdataset.flow.pass_checks import counts_once, warn_of_length
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.loading.partition import DatasetAdapter, EpochStart
+from webdataset.stages.argument_checks import read_count
 
 if TYPE_CHECKING:
     from webdataset.loading.torch_device import DevicePrefetcher
@@ -95,6 +99,110 @@ def check_arguments(
         raise UsageError(f"mode={mode!r}: there are 'threads' and 'processes'")
     if prefetch is not None and prefetch < 0:
         raise UsageError(f"prefetch={prefetch!r}: batches that workers may be ahead by, at least 0")
+
+
+def check_options(*, collate: object, start_method: str | None, prefetch_bytes: float, **flags: object) -> int:
+    """Refuse options that cannot mean anything, and that fail with the first batch or in a worker.
+
+    Args:
+        collate: a function, or None.
+        start_method: of processes, or None for Python's choice.
+        prefetch_bytes: bytes; programs compute them, so that some are floats.
+        **flags: true or false; a text such as ``"no"`` would be true.
+
+    Returns:
+        The bytes, a whole number.
+
+    Raises:
+        UsageError: it names the argument.
+    """
+    if collate is not None and not callable(collate):
+        raise UsageError(
+            f"collate={reprlib.repr(collate)}: it makes a batch of a list of samples: write collate=function, or "
+            "leave it out to join arrays"
+        )
+    size_bytes = read_count(prefetch_bytes, "prefetch_bytes")
+    if size_bytes < 0:
+        raise UsageError(f"prefetch_bytes={prefetch_bytes!r}: bytes of batches ahead, at least 0: 1 << 30 is a gigabyte")
+    if start_method is not None:
+        import multiprocessing  # noqa: PLC0415  only where it is named
+
+        known = multiprocessing.get_all_start_methods()
+        if start_method not in known:
+            raise UsageError(f"start_method={start_method!r}: this system has {', '.join(known)}")
+    for name, flag in flags.items():
+        if isinstance(flag, str | bytes):
+            raise UsageError(f"{name}={flag!r}: write {name}=True or {name}=False")
+    return size_bytes
+
+
+def check_dataset(dataset: object, workers: int) -> None:
+    """Refuse what can be iterated or indexed and is no dataset: urls, a class, a dictionary, an iterator for several.
+
+    Raises:
+        UsageError: it says what to write.
+    """
+    refuse_names(dataset, "Loader")
+    if isinstance(dataset, Mapping) and 0 not in dataset:
+        raise UsageError("a loader reads samples by number, and this dictionary has no 0: give it list(samples.values())")
+    if workers > 1 and isinstance(dataset, Iterator) and not hasattr(dataset, "__getitem__"):
+        raise UsageError(
+            f"{type(dataset).__name__} is an iterator, which several workers cannot share: "
+            "pass what it iterates over, or workers=1"
+        )
+
+
+def refuse_names(dataset: object, call: str) -> None:
+    """Refuse the name of a shard, or a class, in the place of a dataset.
+
+    Args:
+        dataset: what was given.
+        call: the loader's name.
+
+    Raises:
+        UsageError: it says what to write.
+    """
+    if isinstance(dataset, str | bytes | os.PathLike):
+        raise UsageError(
+            f"{call}({str(dataset)[:60]!r}): a loader reads a dataset, not urls: "
+            f"write wds.{call}(wds.WebDataset(urls).decode())"
+        )
+    if isinstance(dataset, type):
+        raise UsageError(f"{call} takes a dataset, not its class: write wds.{call}({dataset.__name__}(…))")
+
+
+def check_data_loader(kind: Callable[..., object], stream: type, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+    """Refuse arguments of torch's DataLoader that fail when it is iterated, or in one of its workers.
+
+    Args:
+        kind: torch's class.
+        stream: torch's class of datasets without numbers.
+        arguments: by place.
+        options: by name; those that torch does not have are left to it.
+
+    Raises:
+        UsageError: it names the argument.
+    """
+    try:
+        given = signature(kind).bind_partial(*arguments, **options).arguments
+    except TypeError:
+        return  # torch says it in the same words
+    if "dataset" in given:
+        dataset = given["dataset"]
+        refuse_names(dataset, "WebLoader")
+        if not isinstance(dataset, stream) and not any(map(partial(hasattr, dataset), ("__getitem__", "__getitems__"))):
+            raise UsageError(
+                f"torch's DataLoader reads a dataset, not {reprlib.repr(dataset)}: write wds.WebLoader(dataset), and "
+                "wds.WebLoader(wds.FluidWrapper(samples)) for any other iterable"
+            )
+    for name, takes in {"collate_fn": "a list of samples", "worker_init_fn": "a worker's number"}.items():
+        if given.get(name) is not None and not callable(given[name]):
+            raise UsageError(f"{name}={reprlib.repr(given[name])}: a function of {takes}: write {name}=function")
+    for name in ("batch_size", "num_workers", "prefetch_factor"):
+        if given.get(name) is not None and not isinstance(given[name], SupportsIndex):
+            raise UsageError(f"{name}={given[name]!r}: a whole number")
+    if not isinstance(given.get("timeout", 0), SupportsFloat):
+        raise UsageError(f"timeout={given['timeout']!r}: seconds to wait for a batch; 0 waits as long as it takes")
 
 
 def check_restarts(origin: DatasetAdapter, max_restarts: int, timeout: float | None, *, processes: bool) -> None:

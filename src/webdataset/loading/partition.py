@@ -238,11 +238,7 @@ class IterableAdapter(_StatelessAdapter[Iterable[object]]):
     """Anything that can be iterated again and again."""
 
     def share(self, beginning: EpochStart, worker: int, workers: int) -> StridedShare:
-        """Return all items for the first worker, nothing for the others.
-
-        Raises:
-            UsageError: an iterator, which can be iterated once only, and several workers.
-        """
+        """Return all items for the first worker, nothing for the others."""
         if worker:
             return _make_empty_share()
         if workers > 1:
@@ -250,13 +246,7 @@ class IterableAdapter(_StatelessAdapter[Iterable[object]]):
         set_epoch = getattr(self.dataset, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(beginning.epoch)
-        iterator = iter(self.dataset)
-        if workers > 1 and iterator is self.dataset:
-            raise UsageError(
-                f"{type(self.dataset).__name__} is an iterator, which several workers cannot share: "
-                "pass what it iterates over, or workers=1"
-            )
-        return StridedShare(iterator, 0, 1)
+        return StridedShare(iter(self.dataset), 0, 1)
 
 
 class ElasticShare:

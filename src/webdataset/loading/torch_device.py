@@ -36,6 +36,8 @@ class DevicePrefetcher:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
             raise UsageError(f"device={device!r} cannot be used here: {error}") from error
+        except TypeError as error:
+            raise UsageError(f"device={device!r} is none: write device='cpu', 'cuda' or 'cuda:0'") from error
         self.pin_memory = pin_memory and self.device.type == "cuda"
         self.ahead = ahead if self.device.type == "cuda" else 0
 

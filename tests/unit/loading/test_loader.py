@@ -2,6 +2,8 @@
 
 import gc
 import json
+import math
+import pathlib
 import pickle
 import threading
 import weakref
@@ -253,8 +255,8 @@ def test_a_pipeline_without_a_splitter_gives_each_sample_once():
 
 def test_an_iterator_cannot_be_shared():
     """Two threads on one iterator would lose or repeat samples: they are refused."""
-    with wds.Loader(iter([1, 2, 3]), workers=2) as loader, pytest.raises(UsageError, match="iterator"):
-        list(loader)
+    with pytest.raises(UsageError, match="iterator"):
+        wds.Loader(iter([1, 2, 3]), workers=2)
     with wds.Loader(iter([1, 2, 3])) as loader:
         assert list(loader) == [1, 2, 3]
 
@@ -576,6 +578,38 @@ def test_wrong_arguments_are_refused():
             wds.Loader([], **wrong)
     with pytest.raises(UsageError, match="int"):
         wds.Loader(3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"collate": "x"}, "collate='x': .* write collate=function"),
+        ({"prefetch_bytes": "x"}, "prefetch_bytes='x'"),
+        ({"prefetch_bytes": -1}, "prefetch_bytes=-1"),
+        ({"prefetch_bytes": math.inf}, "prefetch_bytes=inf"),
+        ({"start_method": "thread"}, "start_method='thread': this system has .*spawn"),
+        ({"drop_last": "no"}, "write drop_last=True or drop_last=False"),
+        ({"exact": "no"}, "write exact=True"),
+        ({"ragged": "no"}, "write ragged=True"),
+        ({"timings": "no"}, "write timings=True"),
+        ({"dataset": "train.tar"}, r"reads a dataset, not urls: write wds\.Loader\(wds\.WebDataset\(urls"),
+        ({"dataset": pathlib.Path("train.tar")}, "not urls"),
+        ({"dataset": b"train.tar"}, "not urls"),
+        ({"dataset": wds.WebDataset}, r"not its class: write wds\.Loader\(WebDataset\("),
+        ({"dataset": list}, "not its class"),
+        ({"dataset": {"a": 1}}, r"list\(samples\.values\(\)\)"),
+    ],
+)
+def test_wrong_options_fail_where_they_are_given(arguments, said):
+    """Not with the first batch, and not in a worker: nothing is iterated here."""
+    with pytest.raises(UsageError, match=said):
+        wds.Loader(**{"dataset": [1, 2], "batch_size": 4, **arguments})
+
+
+def test_options_as_programs_compute_them():
+    """Bytes that are a float, samples by number in a dictionary, flags of numpy."""
+    with wds.Loader({0: 5, 1: 6}, 2, prefetch_bytes=1e9 / 3, drop_last=np.bool_(1)) as loader:  # type: ignore[arg-type]
+        assert [batch.tolist() for batch in loader] == [[5, 6]]
 
 
 def test_samples_without_batches_come_as_they_are():

@@ -263,3 +263,46 @@ def test_a_rank_is_described_with_its_loader(numbered, further):
     assert (own["workers"], own["batch size"]) == ("none", "None")
     shards = "order of shards before they are shared out"
     assert own[shards] == found[shards]
+
+
+@pytest.mark.parametrize("device", [2.5, [1], {}])
+def test_a_device_that_is_none(device):
+    """The error says what a device is."""
+    with pytest.raises(UsageError, match="write device='cpu'"):
+        wds.Loader([1], 1, device=device)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("train.tar",), r"not urls: write wds\.WebLoader\(wds\.WebDataset\(urls"),
+        ((None,), "reads a dataset, not None"),
+        ((iter([1, 2]),), r"wds\.FluidWrapper\(samples\)"),
+        ((wds.WebDataset,), "not its class"),
+        (([1], 1, False, None, None, 0, "x"), "collate_fn='x': a function of a list of samples"),
+        (([1], "4"), "batch_size='4': a whole number"),
+        ({"num_workers": "x"}, "num_workers='x': a whole number"),
+        ({"num_workers": 1.5}, r"num_workers=1\.5"),
+        ({"num_workers": 1, "prefetch_factor": "x"}, "prefetch_factor='x'"),
+        ({"num_workers": 1, "worker_init_fn": "x"}, "worker_init_fn='x'"),
+        ({"timeout": "x"}, "timeout='x': seconds"),
+    ],
+)
+def test_wrong_arguments_of_torchs_loader(given, said):
+    """They fail where they are given, not with the first batch or in a worker."""
+    arguments, options = (given, {}) if isinstance(given, tuple) else (([1, 2],), given)
+    with pytest.raises(UsageError, match=said):
+        wds.WebLoader(*arguments, **options)
+
+
+def test_what_torch_takes_is_passed_on():
+    """What has samples by number, what it looks up itself, and what it says itself."""
+
+    class Looked(torch.utils.data.Dataset):
+        def __getitem__(self, index):
+            return {"a": 1, "b": 2}[index]
+
+    assert list(wds.WebLoader(Looked(), batch_size=None, sampler=["a", "b"])) == [1, 2]
+    assert list(wds.WebLoader(wds.FluidWrapper([[1, 2]]), 2, timeout=0.0, collate_fn=None))
+    with pytest.raises(TypeError, match="wrong"):
+        wds.WebLoader([1], wrong=1)
