@@ -6,11 +6,11 @@ Late-bound: replacing ``url_opener``, ``tar_file_expander`` or ``group_by_keys``
 
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from webdataset.core.error_handlers import Handler, reraise_exception
-from webdataset.core.errors import UsageError
+from webdataset.core.errors import UsageError, check_keywords
 from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.core.optional_imports import loaded_module
 from webdataset.gopen import gopen_replaced, resolve_shard
@@ -204,7 +204,14 @@ def tarfile_to_samples(
     rename_files: Callable[[str], str] | None = None,
     **options: Any,
 ) -> TarSamples:
-    """Return the stage that reads samples from a stream of shard urls; arguments as :func:`tarfile_samples`."""
+    """Return the stage that reads samples from a stream of shard urls; arguments as :func:`tarfile_samples`.
+
+    Raises:
+        UsageError: an argument that cannot mean anything, such as a text for ``select_files``.
+        TypeError: an argument that there is not.
+    """
+    if options:
+        check_keywords("tarfile_to_samples", options, [field.name for field in fields(Reading)])
     reading = Reading(handler=handler, select_files=select_files, rename_files=rename_files, **options)
     return TarSamples(reading) if reading.where is None else SelectedTarSamples(reading)
 

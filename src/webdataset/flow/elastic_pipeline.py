@@ -117,8 +117,12 @@ class ElasticMixin:
             streams: at least 1.
 
         Raises:
-            UsageError: a number below 1.
+            UsageError: a number below 1, or a seed that is no number.
         """
+        if not isinstance(self.seed, int | None):
+            raise UsageError(
+                f"seed={self.seed!r:.60}: states name the seed of an elastic dataset, a whole number: seed=0"
+            )
         if type(streams) is not int or streams < 1:
             raise UsageError(f"streams={streams!r}: a dataset has at least one stream")
         self.streams = streams

@@ -204,7 +204,9 @@ class DrawWatch:
             )
         if rounds >= 2 and dropped >= MIN_JUDGED_SAMPLES and not self._warned:
             self._warned = True
-            warn_user(f"{named} kept none of the {dropped} samples so far, of {self._describe_draws()}; reading goes on")
+            warn_user(
+                f"{named} kept none of the {dropped} samples so far, of {self._describe_draws()}; reading goes on"
+            )
 
     def _describe_draws(self) -> str:
         shards = "1 shard" if len(self._urls) == 1 else f"{len(self._urls)} shards"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from webdataset import tariterators
 from webdataset.core import trust as trust_levels
 from webdataset.core.error_handlers import Handler, reraise_exception
+from webdataset.core.seeds import read_seed
 from webdataset.core.upstream_utils import legacy_argument_order
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.run import STREAMS
@@ -99,7 +100,8 @@ class WebDataset(DataPipeline, FluidInterface):
     ) -> None:
         super().__init__()
         rules = interface.check_reading_rules(dict(reading), shardshuffle=shardshuffle, repeat=repeat)
-        self.seed = seed
+        # texts and the like are taken, as ever, and not declared
+        self.seed = seed = read_seed(seed)  # type: ignore[assignment]
         self.trust = trust_levels.trust_level(trust) if trust is not None else None
         size = 100 if shardshuffle is True else None if shardshuffle is None else int(shardshuffle)
 

@@ -86,12 +86,8 @@ def open_side_by_side(reader: Any, count: int) -> Any:
     """Return the stage that reads ``count`` shards at once; the reader itself for one.
 
     Raises:
-        UsageError: below 1, or rules of the reader that are no functions.
+        UsageError: below 1.
     """
-    for name in ("select_files", "rename_files"):
-        function = getattr(reader.reading, name)
-        if function is not None and not callable(function):
-            raise _meaning_error(name, function)
     if count == 1:
         return reader
     from webdataset.stages.open_shards import OpenShards  # noqa: PLC0415  only where several shards are read at once
@@ -135,8 +131,6 @@ _MEANINGS = {
     "keys": "a function of a member's name that returns (key, extension)",
     "suffixes": "a list of the extensions to keep, such as ['jpg', 'json'], or None",
     "limits": "a webdataset.tar.header.Limits",
-    "select_files": "a function of a member's name, such as lambda name: name.endswith('.jpg'), or None",
-    "rename_files": "a function of a member's name that returns another, or None",
     "cache_dir": "the path of a folder, as a str or a pathlib.Path, or None",
     "url_to_name": "a function of a url that returns the name of a file in the cache, or None",
     "nodesplitter": "a function that shares shards out, such as wds.split_by_node, or None",

@@ -112,9 +112,7 @@ class Loader:
     ) -> None:
         check_arguments(batch_size, workers, mode, prefetch, unknown=unknown, loader=Loader)
         flags = {"drop_last": drop_last, "ragged": ragged, "exact": exact, "pin_memory": pin_memory, "timings": timings}
-        ahead_bytes = check_options(
-            collate=collate, start_method=start_method, prefetch_bytes=prefetch_bytes, **flags
-        )
+        ahead_bytes = check_options(collate=collate, start_method=start_method, prefetch_bytes=prefetch_bytes, **flags)
         check_dataset(dataset, workers)
         if batch_size is None:
             check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)

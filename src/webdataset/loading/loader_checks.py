@@ -123,7 +123,9 @@ def check_options(*, collate: object, start_method: str | None, prefetch_bytes: 
         )
     size_bytes = read_count(prefetch_bytes, "prefetch_bytes")
     if size_bytes < 0:
-        raise UsageError(f"prefetch_bytes={prefetch_bytes!r}: bytes of batches ahead, at least 0: 1 << 30 is a gigabyte")
+        raise UsageError(
+            f"prefetch_bytes={prefetch_bytes!r}: bytes of batches ahead, at least 0: 1 << 30 is a gigabyte"
+        )
     if start_method is not None:
         import multiprocessing  # noqa: PLC0415  only where it is named
 
@@ -144,7 +146,9 @@ def check_dataset(dataset: object, workers: int) -> None:
     """
     refuse_names(dataset, "Loader")
     if isinstance(dataset, Mapping) and 0 not in dataset:
-        raise UsageError("a loader reads samples by number, and this dictionary has no 0: give it list(samples.values())")
+        raise UsageError(
+            "a loader reads samples by number, and this dictionary has no 0: give it list(samples.values())"
+        )
     if workers > 1 and isinstance(dataset, Iterator) and not hasattr(dataset, "__getitem__"):
         raise UsageError(
             f"{type(dataset).__name__} is an iterator, which several workers cannot share: "
@@ -171,7 +175,9 @@ def refuse_names(dataset: object, call: str) -> None:
         raise UsageError(f"{call} takes a dataset, not its class: write wds.{call}({dataset.__name__}(…))")
 
 
-def check_data_loader(kind: Callable[..., object], stream: type, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+def check_data_loader(
+    kind: Callable[..., object], stream: type, arguments: tuple[Any, ...], options: Mapping[str, Any]
+) -> None:
     """Refuse arguments of torch's DataLoader that fail when it is iterated, or in one of its workers.
 
     Args:

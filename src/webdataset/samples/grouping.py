@@ -101,6 +101,12 @@ class Grouper:
     ) -> None:
         if duplicates not in POLICIES:
             raise UsageError(f"duplicates={duplicates!r} is not one of {', '.join(POLICIES)}")
+        if not callable(keys):
+            raise UsageError(f"keys={keys!r:.60}: it is a function of a member's name that returns (key, extension)")
+        if suffixes is not None and not hasattr(suffixes, "__contains__"):
+            raise UsageError(
+                f"suffixes={suffixes!r:.60}: it is a list of the extensions to keep, such as ['jpg', 'json']"
+            )
         # one that remembers is copied
         self._keys = copy.copy(keys) if hasattr(keys, "restart") else keys
         self._lcase = lcase

@@ -18,10 +18,10 @@ from webdataset.core.error_handlers import Handler, make_handler_error, reraise_
 from webdataset.core.errors import StaleIndex, UsageError
 from webdataset.core.json_types import JsonValue, SplitJson
 from webdataset.core.seeds import hash_seed
+from webdataset.core.trust import trust_level
 from webdataset.samples.address import Address, CheckedAddress
 from webdataset.samples.grouping import (
     COMMON_FIELDS,
-    POLICIES,
     Grouper,
     Keys,
     Sample,
@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from webdataset.samples.sample_selection import SampleFilter
 
 T = TypeVar("T")
+
+_MEMBER_FUNCTIONS = {
+    "select_files": "such as lambda name: name.endswith('.jpg')",
+    "rename_files": "that returns another",
+}
 
 
 class Position:
@@ -365,8 +370,7 @@ class Reading(PicklesProfiles):
 
     def __post_init__(self) -> None:
         check_policy(self.split_samples)
-        if self.duplicates not in POLICIES:
-            raise UsageError(f"duplicates={self.duplicates!r} is not one of {', '.join(POLICIES)}")
+        self._check_values()
         if self.where is not None and not hasattr(self.where, "holds"):
             raise UsageError(f"where={self.where!r}: an expression, as in wds.WebDataset(urls, where='json.width > 5')")
         if self.handler is not None and not callable(self.handler):
@@ -379,6 +383,18 @@ class Reading(PicklesProfiles):
             from webdataset.storage import profile_selection  # noqa: PLC0415  local files need none of it
 
             object.__setattr__(self, "storage_options", profile_selection.check_storage_options(self.storage_options))
+
+    def _check_values(self) -> None:
+        """Raise UsageError where a rule is none: what is wrong in it would show in the first shard, in a worker."""
+        for name, returns in _MEMBER_FUNCTIONS.items():
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise UsageError(f"{name}={function!r:.60}: it is a function of a member's name, {returns}, or None")
+        if not isinstance(self.limits, Limits):
+            raise UsageError(f"limits={self.limits!r:.60}: it is a webdataset.tar.header.Limits")
+        trust_level(self.trust)
+        # it checks those that it takes
+        self.grouper()
 
     def reader(self, shard: Shard, start: Address | None = None) -> "ShardReader":
         """Return the reader of one shard, which begins at the sample at ``start``."""

@@ -272,7 +272,14 @@ def resampled_shards(src: Iterable[T], n: int = sys.maxsize) -> Iterator[T]:
 
     Raises:
         NoShards: ``src`` is empty.
+        UsageError: ``n`` is no number.
     """
+    if not isinstance(n, SupportsIndex):
+        raise UsageError(f"resampled(n={n!r:.60}): the number of draws; leave it out for no end")
+    return _draw_shards(src, index(n))
+
+
+def _draw_shards(src: Iterable[T], n: int) -> Iterator[T]:
     known = list(src)
     if not known:
         raise NoShards("nothing to draw from: the stage before resampled gave no shards")

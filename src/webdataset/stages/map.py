@@ -8,13 +8,14 @@ a pipeline costs nothing. Labels add ``__source__`` and ``__tags__``, or keep so
 ``log_keys`` pass the samples unchanged, and write to a text stream or a log file.
 """
 
+import functools
 import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, SupportsIndex, TextIO
 
 from webdataset.core.error_handlers import Handler, count_drop, reraise_exception, should_continue
 from webdataset.core.errors import DecodingError, UsageError
@@ -548,6 +549,11 @@ def _log_keys(source: Iterator[Item], logfile: str | os.PathLike[str] | None = N
         yield sample
 
 
+def _check_number(value: object, name: str) -> None:
+    if not isinstance(value, SupportsIndex):
+        raise UsageError(f"info({name}={value!r:.60}): it is a whole number, such as info({name}=10)")
+
+
 def _check_log(logfile: object) -> None:
     if logfile:
         argument_checks.check_path(logfile)
@@ -561,5 +567,21 @@ def _lock_file(file: TextIO) -> None:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
 
 
-info = observation(_info, state_name="_info")
+def _check_stream(stream: object) -> None:
+    if not hasattr(stream, "write"):
+        raise UsageError(f"stream={stream!r:.60}: info writes to an open text file: write stream=sys.stdout")
+
+
+def _check_format(fmt: object) -> None:
+    if not isinstance(fmt, str | None):
+        raise UsageError(f"fmt={fmt!r:.60}: info takes a format of the fields: write info('{{__key__}} {{cls}}')")
+
+
+info = observation(
+    _info,
+    state_name="_info",
+    fmt=_check_format,
+    stream=_check_stream,
+    **{name: functools.partial(_check_number, name=name) for name in ("n", "every", "width")},
+)
 log_keys = observation(_log_keys, state_name="_log_keys", logfile=_check_log)

@@ -14,12 +14,12 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, SupportsIndex
 
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_object, as_pair
 from webdataset.core.optional_imports import IterableDataset
-from webdataset.core.seeds import CounterRng, make_rng
+from webdataset.core.seeds import CounterRng, Seed, make_rng, read_seed
 from webdataset.stages import randomness
 from webdataset.stages.base import Fetch, Item, Run, Stage, StageState
 from webdataset.stages.mix_sources import SourceFlow, start_source
@@ -179,8 +179,9 @@ class Mixture(Stage[MixState], IterableDataset):
         return MixFlow(self, replace(run, tracked=tracked), state)
 
     def __iter__(self) -> Iterator[Any]:
-        # the global generator decides, as upstream: random.seed(...) makes a bare mix reproducible
-        run = Run(seed=random.getrandbits(63), epoch=self.epoch)
+        # without a seed the global generator decides, as upstream: random.seed(...) makes a bare mix reproducible
+        seed = getattr(self, "seed", None)
+        run = Run(seed=seed if isinstance(seed, int) else random.getrandbits(63), epoch=self.epoch)
         self.epoch += 1
         return self.flow(iter(()), self.begin(run))
 
@@ -257,11 +258,12 @@ class RandomMix(Mixture):
         datasets: datasets or other iterables.
         probs: weight of each dataset, at least 0; all alike where it is None. They need not add up to 1.
         longest: drop a dataset that has ended and continue with the others; otherwise end with the first that ends.
-        seed: seed of the draws of the first epoch, from which those of later epochs derive. None leaves it to the run
-            (or, iterated alone, to Python's global generator).
+        seed: seed of the draws of the first epoch, from which those of later epochs derive; a number is the seed of the
+            run, too, for sources and stages that have none. None leaves it to the run (or, iterated alone, to Python's
+            global generator).
 
     Raises:
-        UsageError: not one weight for each dataset, a negative weight, or no weight above 0.
+        UsageError: not one weight for each dataset, a negative weight, no weight above 0, or a seed that is none.
 
     Flow: random order, each source in its own order; holds nothing; resumes exactly where its sources do.
     """
@@ -273,14 +275,14 @@ class RandomMix(Mixture):
         datasets: Iterable[Any],
         probs: Sequence[float] | None = None,
         longest: bool = False,  # noqa: FBT001, FBT002  positional upstream
-        seed: int | None = None,
+        seed: Seed | SupportsIndex = None,
     ) -> None:
         super().__init__(datasets, longest)
         try:
             self.probs = [1.0] * len(self.datasets) if probs is None else [float(weight) for weight in probs]
         except (TypeError, ValueError) as error:
             raise UsageError(f"weights {probs!r:.60} are no numbers: give one for each dataset, [0.7, 0.3]") from error
-        self.seed = seed
+        self.seed = read_seed(seed)
         if len(self.probs) != len(self.datasets):
             raise UsageError(f"{len(self.probs)} weights for {len(self.datasets)} datasets: give one for each")
         if self.probs and (min(self.probs) < 0 or not sum(self.probs) > 0):
@@ -291,8 +293,8 @@ class RandomMix(Mixture):
         if self.seed is None:
             return MixState(self.datasets, run, randomness.run_rng(run, "mix"))
         if run.stream is not None:
-            return MixState(self.datasets, run, randomness.run_rng(run, "mix", self.seed))
-        later = make_rng("mix", self.seed, run.epoch) if run.epoch else None
+            return MixState(self.datasets, run, randomness.run_rng(run, "mix", self.seed))  # type: ignore[arg-type]  # any seed has a text
+        later = make_rng("mix", self.seed, run.epoch) if run.epoch else None  # type: ignore[arg-type]  # likewise
         return MixState(self.datasets, run, later or random.Random(self.seed))  # noqa: S311  not cryptography
 
     def _places(self, state: MixState) -> Iterator[int]:

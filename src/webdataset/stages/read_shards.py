@@ -173,7 +173,7 @@ class SavedPosition:
 class ReadShards(Stage):
     """Opens shards and reads their samples.
 
-    Flow: in shard and tar order; memory: the samples of one chunk (512 KB; 768 KB of a store); resumes at a byte offset.
+    Flow: in shard and tar order; memory: the samples of one chunk (512 KB; of a store 768); resumes at a byte offset.
 
     Args:
         reading: how to read.
@@ -472,7 +472,7 @@ class ReadShards(Stage):
 class SelectSamples(ReadShards):
     """The same, of the samples for which ``reading.where`` holds; mixed into readers.
 
-    Flow: in shard and tar order; memory: the samples of one chunk (512 KB; 768 KB of a store); resumes at a byte offset.
+    Flow: in shard and tar order; memory: the samples of one chunk (512 KB; of a store 768); resumes at a byte offset.
     """
 
     drops = True

@@ -1,5 +1,6 @@
 """What stages refuse where it is written, and what they say."""
 
+import io
 import itertools
 import random
 import re
@@ -204,3 +205,50 @@ def test_huge_counts():
     """A whole number is as large as it is; a fraction is rounded up."""
     assert argument_checks.read_count(10**400, "n") == 10**400
     assert argument_checks.read_count(0.1, "n") == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: wds.tarfile_to_samples(select_files="x"), r"select_files='x': .*lambda name: name\.endswith"),
+        (lambda: wds.tarfile_to_samples(rename_files="x"), "rename_files='x': .*that returns another"),
+        (lambda: wds.cached_tarfile_to_samples(select_files="x"), "select_files='x'"),
+        (lambda: wds.tarfile_to_samples(handler="x"), r"wds\.warn_and_continue"),
+        (lambda: wds.tarfile_to_samples(keys="x"), r"keys='x': .*returns \(key, extension\)"),
+        (lambda: wds.tarfile_to_samples(suffixes=5), r"suffixes=5: .*\['jpg', 'json'\]"),
+        (lambda: wds.tarfile_to_samples(duplicates="x"), "duplicates='x' is not one of error"),
+        (lambda: wds.tarfile_to_samples(limits="x"), "limits='x'"),
+        (lambda: wds.tarfile_to_samples(trust="x"), "trust level 'x' is not one of"),
+        (lambda: wds.tariterators.tar_file_expander([], select_files="x"), "select_files='x'"),
+        (lambda: list(wds.tariterators.group_by_keys([], keys="x")), "keys='x'"),
+        (lambda: wds.WebDataset([""], select_files="x"), "select_files='x'"),
+        (lambda: wds.info(5), r"fmt=5: .*info\('{__key__} {cls}'\)"),
+        (lambda: wds.info(n="x"), r"info\(n='x'\): .*info\(n=10\)"),
+        (lambda: wds.info(every="x"), r"info\(every='x'\)"),
+        (lambda: wds.info(width=2.5), r"info\(width=2\.5\)"),
+        (lambda: wds.info(stream="x"), "stream='x': .*stream=sys.stdout"),
+        (lambda: list(wds.resampled("x")([1])), r"resampled\(n='x'\)"),
+        (lambda: wds.WebDataset([""], seed=[1]), r"seed=\[1\]: a seed is a whole number"),
+        (lambda: wds.WebDataset([""], seed="x").elastic(), "seed='x': states name the seed"),
+    ],
+)
+def test_readers_and_reports_check_their_arguments(make, said):
+    """A wrong one fails where the stage is made, and not with the first shard, in a worker."""
+    with pytest.raises(UsageError, match=said):
+        make()
+
+
+def test_an_argument_that_readers_do_not_have():
+    """The error names what was called, and the argument that was meant."""
+    with pytest.raises(TypeError, match=r"tarfile_to_samples\(\) got .* 'sufixes'; did you mean 'suffixes'"):
+        wds.tarfile_to_samples(sufixes=["jpg"])
+
+
+def test_what_programs_give_readers_and_reports():
+    """None for a handler, a set of suffixes, a buffer to write to, an object that is called: as upstream takes them."""
+    assert wds.tarfile_to_samples(None, None, lambda name: name, suffixes={"jpg"}, keys=lambda name: ("a", "b"))
+    out = io.StringIO()
+    list(wds.info("{cls}", 1, -1, 5, out, "name")([{"cls": 3}]))
+    assert out.getvalue() == "3\n"
+    assert len(list(wds.resampled(np.int64(3))([1]))) == 3
+    assert type(wds.WebDataset([""], seed=np.int64(5)).elastic().seed) is int

@@ -4,6 +4,7 @@ import pickle
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 
 import webdataset as wds
@@ -245,3 +246,46 @@ def test_a_replay_that_fails_names_the_shard_of_a_source(tmp_path, nested):
     with pytest.raises(StateMismatch) as refusal:
         list(make().start(state=state))
     assert refusal.value.url == name
+
+
+def shuffled(first):
+    """Return a source without a seed of its own."""
+    return wds.DataPipeline([list(range(first, first + 40))], wds.shuffle(20))
+
+
+SEEDED_MIXES = {
+    "bare": lambda mix: mix,
+    "with a stage": lambda mix: mix.shuffle(10),
+    "passes": lambda mix: mix.repeat(2),
+    "epochs": lambda mix: mix.with_epoch(100),
+    "length": lambda mix: mix.with_length(80),
+    "streams": lambda mix: mix.elastic(4),
+    "pipeline": lambda mix: wds.DataPipeline(mix, wds.shuffle(10)),
+    "wrapper": lambda mix: wds.FluidWrapper(mix).shuffle(10),
+    "loader": lambda mix: wds.Loader(mix, None),
+    "mix of mixes": lambda mix: wds.RandomMix([mix, shuffled(100)], seed=3, longest=True).shuffle(10),
+}
+
+
+@pytest.mark.parametrize("way", SEEDED_MIXES)
+def test_the_seed_of_a_mix_is_that_of_the_run(way):
+    """Sources and stages without a seed draw from it: the same order each time, another for another seed and epoch."""
+
+    def made(seed):
+        return SEEDED_MIXES[way](wds.RandomMix([shuffled(0), shuffled(50)], longest=True, seed=seed))
+
+    dataset = made(np.int64(5))
+    order, later = list(dataset), list(dataset)
+    assert order == list(made(5))
+    assert len({str(order), str(later), str(list(made(6)))}) == 3
+    assert getattr(dataset, "seed", 5) in (5, 3)
+
+
+def test_a_pipeline_keeps_the_seed_that_it_has():
+    """A seed that was set counts, whatever the mix has; a text is a seed of the draws alone."""
+    dataset = wds.RandomMix([range(3)], seed=5).elastic(2)
+    dataset.seed = 7
+    assert dataset.map(str).seed == 7
+    assert wds.RandomMix([range(3)], seed="night").elastic(2).seed is None
+    with pytest.raises(UsageError, match="seed="):
+        wds.RandomMix([range(3)], seed=[5])
