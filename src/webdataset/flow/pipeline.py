@@ -14,7 +14,7 @@ from webdataset.core import distributed
 from webdataset.core.distributed import RunContext, WorkerContext, is_single_worker, process_context, worker_context
 from webdataset.core.errors import FlowError, UsageError, WebDatasetError
 from webdataset.core.lazy_modules import lazy_attributes
-from webdataset.core.optional_imports import IterableDataset, is_instance_by_name
+from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import read_epoch
 from webdataset.core.tracebacks import trim_traceback
 from webdataset.core.upstream_utils import PipelineStage
@@ -222,12 +222,13 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         if isinstance(f, str | bytes | int | float):
             raise UsageError(f"{f!r:.60} is no stage: a stage is what wds.map(function), wds.shuffle(1000) … return")
         self.pipeline.append(f)
-        self._take_seed()
+        if len(self.pipeline) == 1:
+            self._take_seed()
 
     def _take_seed(self) -> None:
         """Take the seed of a mix that stands first, where this pipeline has none."""
-        first = self.pipeline[0] if self.pipeline and self.seed is None else None
-        if is_instance_by_name(first, "webdataset.stages.mix", "RandomMix") and isinstance(first.seed, int):
+        first = self.pipeline[0] if self.pipeline else None
+        if self.seed is None and getattr(type(first), "seeds_run", False) and isinstance(first.seed, int):
             self.seed = first.seed
 
     def compose(self, *args: object) -> Self:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import IterableDataset, is_instance_by_name
+from webdataset.core.tracebacks import warn_user
 from webdataset.shards.lazy_urls import LazyUrls
 from webdataset.shards.lists import ResampledShards, ShardList, SimpleShardList
 
@@ -86,7 +87,7 @@ def parse_source(urls: object, arguments: SourceArguments) -> ShardSource | Spec
     """Return what a dataset reads; see :class:`webdataset.fluent.dataset.WebDataset` for all that ``urls`` may be.
 
     Raises:
-        UsageError: ``urls`` is of a kind that cannot be read, or has no splits.
+        UsageError: ``urls`` is of a kind that cannot be read, has no splits, or is given the mode of a directory.
         NoShards: an empty list.
         SpecError: a specification with mistakes.
     """
@@ -99,13 +100,24 @@ def parse_source(urls: object, arguments: SourceArguments) -> ShardSource | Spec
         raise UsageError(f"split={arguments.split!r} is a part of a dataset specification, and {urls!r} is none")
     if isinstance(urls, str) and urls.endswith("/") and not _is_listable_folder(urls):
         return _describe(_list_directory(urls, arguments.mode))
+    _check_mode(arguments.mode)
+    resampled = arguments.resampled or arguments.mode == "resampled"
     if not isinstance(urls, str | list | tuple) and _yields_shards(urls):
-        return _describe(urls, given=True)
-    if arguments.resampled or arguments.mode == "resampled":
+        return _describe_own(urls, resampled=resampled, given=True)
+    if resampled:
         return _describe(ResampledShards(urls, seed=arguments.seed or 0, storage_options=arguments.storage_options))
     if not isinstance(urls, str | Iterable):
         raise UsageError(f"expected urls as a str, a path, a list or an iterable, got {type(urls).__name__}")
     return _describe(SimpleShardList(urls, storage_options=arguments.storage_options))
+
+
+def _check_mode(mode: object) -> None:
+    """Raise where a list of shards is given the mode of a directory, which would change nothing."""
+    if mode not in (None, "resampled"):
+        raise UsageError(
+            f"mode={mode!r:.60} belongs to a directory of shards, 'shards/': a list is read without a mode, or drawn at "
+            "random without end by resampled=True"
+        )
 
 
 def _parse_specification(urls: object, arguments: SourceArguments) -> ShardSource | SpecSource:
@@ -116,9 +128,11 @@ def _parse_specification(urls: object, arguments: SourceArguments) -> ShardSourc
     mix, listed = load_source(cast("SpecLike", urls), arguments.split, trust=arguments.trust)
     if listed is None:
         return SpecSource(mix)
-    if (arguments.resampled or arguments.mode == "resampled") and isinstance(listed, WidsShardList):
+    _check_mode(arguments.mode)
+    resampled = arguments.resampled or arguments.mode == "resampled"
+    if resampled and isinstance(listed, WidsShardList):
         return _describe(ResampledShards(listed.urls, seed=arguments.seed))
-    return _describe(listed)
+    return _describe_own(listed, resampled=resampled)
 
 
 def _is_listable_folder(url: str) -> bool:
@@ -141,6 +155,16 @@ def _yields_shards(urls: object) -> bool:
     """Tell whether an object yields shards by itself: one of our lists, a torch IterableDataset, a stage."""
     kinds = {kind.__name__ for kind in type(urls).__mro__}
     return isinstance(urls, IterableDataset) or bool(kinds & {"IterableDataset", "PipelineStage"})
+
+
+def _describe_own(shards: object, *, resampled: bool, given: bool = False) -> ShardSource:
+    """Return a first stage that chooses its shards by itself, and warn where it was told to draw them."""
+    if resampled and not isinstance(shards, ResampledShards):
+        warn_user(
+            f"resampled=True changes nothing for a {type(shards).__name__}, which yields shards by itself: give "
+            "WebDataset the urls in its place, or wds.ResampledShards(urls)"
+        )
+    return _describe(shards, given=given)
 
 
 def _describe(shards: object, *, given: bool = False) -> ShardSource:

@@ -269,6 +269,8 @@ class RandomMix(Mixture):
     """
 
     state_name = "RandomMix"
+    # its seed is that of a pipeline that begins with it
+    seeds_run = True
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import collections
 import io
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,7 @@ def count_calls(make):
     return made, calls, questions
 
 
+@pytest.mark.filterwarnings("ignore:resampled=True changes nothing")
 @pytest.mark.parametrize(
     ("kind", "resampled"),
     [(kind, resampled) for kind in KINDS for resampled in (False, True) if not resampled or kind != "file"],
@@ -155,8 +157,22 @@ def test_draws(arguments):
         found = parse_source(KINDS[kind][0](), arguments)
         assert type(found.shards) is ResampledShards
         assert found.drawn
-    for kind in ("directory", "sample of shards", "list object"):
-        assert type(parse_source(KINDS[kind][0](), arguments).shards) is KINDS[kind][1]
+    assert type(parse_source(KINDS["directory"][0](), arguments).shards) is KINDS["directory"][1]
+    for kind in ("sample of shards", "list object"):
+        with pytest.warns(UserWarning, match=r"resampled=True changes nothing for a .*wds\.ResampledShards\(urls\)"):
+            assert type(parse_source(KINDS[kind][0](), arguments).shards) is KINDS[kind][1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert parse_source(ResampledShards("a-0.tar"), arguments).drawn
+
+
+@pytest.mark.parametrize("mode", ["resample", "unlink", "train", True])
+@pytest.mark.parametrize("kind", ["url", "list", "generator", "index", "list object"])
+def test_the_mode_of_a_directory(kind, mode):
+    """It says nothing to a list: it is refused, and not left out without a word."""
+    with pytest.raises(UsageError, match=r"belongs to a directory of shards.*resampled=True"):
+        parse_source(KINDS[kind][0](), SourceArguments(mode=mode))
+    assert parse_source(KINDS["directory"][0](), SourceArguments(mode="unlink")).shards.mode == "unlink"
 
 
 def test_folders_and_wildcards_of_stores():
