@@ -88,6 +88,8 @@ class Loader:
 
     # what to continue from with new workers
     _restart: RestartPoint | None = None
+    # an epoch that has failed, and the one after it
+    _following: tuple[int, int] | None = None
 
     def __init__(
         self,
@@ -175,8 +177,6 @@ class Loader:
         before_epoch = stats.samples
         stats.epochs += 1
         given = stats.batches
-        # the epoch after one whose workers are started again
-        following: int | None = None
         self._restarts = 0
         try:
             while True:
@@ -184,16 +184,12 @@ class Loader:
                 try:
                     batch, mark = next(marked)
                 except WorkerDied as error:
-                    if following is None and self._begun:
-                        following = self.epoch
+                    self._note_following()
                     self._prepare_restart(error, given)
                     # what came before is in the state
                     before_epoch = stats.samples - (self._restart.beyond if self._restart is not None else 0)
                     marked = self._load_batches()
                     continue
-                if following is not None:
-                    # set_epoch may have named it before the worker died
-                    self.epoch, following = following, None
                 now = time.perf_counter()
                 stats.waiting_seconds += now - before
                 stats.running_seconds += now - began
@@ -219,10 +215,16 @@ class Loader:
         except Exception:  # counted and raised again
             stats.failures += 1
             self._count_failure()
+            self._note_following()
             raise
         finally:
             stats.running_seconds += time.perf_counter() - began
             marked.close()
+
+    def _note_following(self) -> None:
+        """Keep which epoch follows one that fails, for who continues it: ``set_epoch`` may have named it meanwhile."""
+        if self._following is None and self._begun and self._beginning is not None:
+            self._following = self._beginning.epoch, self.epoch
 
     def _prepare_restart(self, error: WorkerDied, given: int) -> None:
         """Prepare to continue with new workers after the batch received last.
@@ -278,8 +280,10 @@ class Loader:
         self._begun, restart = False, self._restart
         state = self._next_state() if restart is None else restart.state
         continue_epochs = not (self._chosen or self._origin.chosen())
+        epoch, following = self._following or (None, 0)
         if state is not None and continue_epochs and is_epoch_over(state, worker_context()):
-            state = rewind_state(state, state["epoch"] + 1, worker_context())
+            following = following if state["epoch"] == epoch else state["epoch"] + 1
+            state = rewind_state(state, following, worker_context())
         beginning = replace(self._origin.begin(self.epoch, state), timed=self._timings)
         # windows are the same whatever was received of them
         if self._batching.exact:
@@ -289,8 +293,8 @@ class Loader:
         self._forget()
         self._begun = True
         self._resumed = state if continue_epochs else None
-        self.epoch = beginning.epoch + 1
-        self._beginning = beginning
+        self.epoch = following if state is not None and beginning.epoch == epoch else beginning.epoch + 1
+        self._beginning, self._following = beginning, None
         before = NOTHING_RECEIVED
         if restart is not None:
             before = ReceivedSamples(restart.beyond, restart.until - beginning.start)
@@ -314,7 +318,7 @@ class Loader:
         state, beginning = self._resumed, self._beginning
         if state is None or beginning is None or not self._origin.over(state, beginning):
             return False
-        self._state = rewind_state(state, beginning.epoch + 1, beginning.place)
+        self._state = rewind_state(state, self.epoch, beginning.place)
         return True
 
     def _forget(self) -> None:
@@ -399,7 +403,7 @@ class Loader:
             if not self._chosen:
                 self._forget()
                 warn_of_other_epoch(state, epoch, worker_context())
-        self.epoch = epoch
+        self.epoch, self._following = epoch, None
         running = self._current() if self._current is not None else None
         if running is None or not running.begun:
             # the state is the beginning of that epoch from now on
@@ -445,6 +449,8 @@ class Loader:
         self._origin.begin(self.epoch, state)
         self._state, self._chosen, self._restart = state, False, None
         self.epoch = int(state["epoch"])
+        if self._following is not None and self._following[0] != self.epoch:
+            self._following = None
 
     # -- for those who pass batches on
 

@@ -539,6 +539,45 @@ def test_what_the_error_says_continues_the_epoch(numbered, undisturbed, tmp_path
         assert epochs(loader, 1) == expected[1:]
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize("deeds", [{20: "die", 90: "die"}, {139: "die"}], ids=str)
+def test_an_epoch_that_was_chosen_before_the_last_restart_follows(numbered, undisturbed, tmp_path, restarts, deeds):
+    """What set_epoch has named in the midst of an epoch is kept by who continues it after the error."""
+    dataset = make(numbered, Trouble(tmp_path, deeds, times=2))
+    with load(dataset, max_restarts=restarts, prefetch=0) as loader:
+        found, failures = [], 0
+        while True:
+            try:
+                for batch in loader:
+                    found.append(plain(batch))
+                    if len(found) == 1:
+                        loader.set_epoch(0)
+                break
+            except WorkerDied:
+                failures += 1
+                loader.load_state_dict(loader.state_dict())
+        assert failures
+        assert [found, *epochs(loader, 2)] == [undisturbed[8, False, False][0]] * 2 + [undisturbed[8, False, False][1]]
+
+
+@pytest.mark.parametrize(("then", "following"), [("load", 3), ("choose", 3), ("iterate", 8)])
+def test_an_epoch_that_failed_and_is_not_continued(numbered, tmp_path, then, following):
+    """What was chosen in it holds for its own states, and not for those of other epochs, nor after another choice."""
+    with load(make(numbered, Trouble(tmp_path, {20: "die"})), max_restarts=0, prefetch=0) as loader:
+        loader.set_epoch(2)
+        other = loader.state_dict()
+        loader.set_epoch(0)
+        with pytest.raises(WorkerDied):
+            for _ in loader:
+                loader.set_epoch(7)
+        if then == "load":
+            loader.load_state_dict(other)
+        elif then == "choose":
+            loader.set_epoch(2)
+        next(iter(loader))
+        assert loader.epoch == following
+
+
 @pytest.mark.parametrize("longest", [False, True])
 def test_a_mix_in_which_workers_die(numbered, tmp_path, longest):
     """Each source continues where it was, in the same turns."""
