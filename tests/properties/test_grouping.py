@@ -5,7 +5,7 @@ import io
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
@@ -35,10 +35,13 @@ def plain(samples):
 
 
 def split_by_rule(name):
-    """Key and extension in the plainest words: the first dot of the last part decides."""
+    """Key and extension in the plainest words: the first dot of the last part decides.
+
+    A part that begins with a dot has a key in a folder only, and only where the folder's own name has no dot.
+    """
     folder, slash, last = name.rpartition("/")
     stem, dot, extension = last.partition(".")
-    if not dot or (not slash and not stem):
+    if not dot or (not stem and (not slash or "." in folder.rpartition("/")[2])):
         return None, None
     return folder + slash + stem, extension
 
@@ -86,8 +89,14 @@ def test_all_readers_agree(samples, tmp_path_factory):
 
 @settings(deadline=None)
 @given(strategies.member_names())
+@example("./.")
+@example("a.b/.c")
+@example("a/.b/.c")
+@example(".a/b/.c")
+@example("a//.b")
+@example("/.")
 def test_base_plus_ext_follows_the_rule(name):
-    """The first dot of the last path component splits; a name without one, or hidden at the top, has no key."""
+    """The first dot of the last component splits; a name without one, or hidden at the top, has no key (as upstream)."""
     assert tariterators.base_plus_ext(name) == split_by_rule(name)
 
 

@@ -25,7 +25,7 @@ def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
     """Split a member's full name at the first dot of its last component.
 
     ``a/b.c/d.tar.gz`` gives ``("a/b.c/d", "tar.gz")``; a name that belongs to no sample (without a dot, or hidden at
-    the top level) gives (None, None).
+    the top level or in a folder whose own name has a dot) gives (None, None).
 
     Args:
         path: the name.

@@ -224,3 +224,22 @@ def test_batches_of_a_pipeline_and_of_torch_are_padded_alike(tmp_path):
     theirs = list(torch.utils.data.DataLoader(dataset, batch_size=4, collate_fn=collate))
     assert [batch["ids.json"].tolist() for batch in ours] == [batch["ids.json"].tolist() for batch in theirs]
     assert ours[0]["ids.json"].shape == (4, 4)
+
+
+@pytest.mark.torch
+def test_bfloat16_is_padded():
+    """The type that NumPy lacks stays; beside others it becomes the one that holds both, as in torch."""
+    torch = pytest.importorskip("torch")
+    pad = wds.PaddingCollator({"x": -1.5}, multiple_of=4)
+    short, long = torch.tensor([1 / 3], dtype=torch.bfloat16), torch.ones(6, dtype=torch.bfloat16, requires_grad=True)
+    batch = pad([{"x": short}, {"x": long}])
+    assert batch["x"].dtype == torch.bfloat16
+    assert batch["x"].tolist() == [[short.item()] + [-1.5] * 7, [1.0] * 6 + [-1.5] * 2]
+    assert batch["attention_mask"].sum(1).tolist() == [1, 6]
+    assert pad([{"x": short[:0]}, {"x": short[:0]}])["x"].dtype == torch.bfloat16
+    assert pad([{"x": short}, {"x": []}])["x"].dtype == torch.bfloat16
+    for other in (torch.float32, torch.float16):
+        assert pad([{"x": short}, {"x": long.to(other)}])["x"].dtype == torch.float32
+    assert pad([{"x": torch.ones(2, 3, dtype=torch.bfloat16)}])["x"].shape == (1, 4, 3)
+    with pytest.raises(SampleError, match="does not hold 1e[+]39"):
+        wds.PaddingCollator({"x": 1e39})([{"x": short}])
