@@ -96,7 +96,7 @@ def test_all_readers_agree(samples, tmp_path_factory):
 @example("a//.b")
 @example("/.")
 def test_base_plus_ext_follows_the_rule(name):
-    """The first dot of the last component splits; a name without one, or hidden at the top, has no key (as upstream)."""
+    """The first dot of the last component splits; a name without one, or hidden at the top, has no key."""
     assert tariterators.base_plus_ext(name) == split_by_rule(name)
 
 

@@ -13,15 +13,18 @@ Costs nothing for each sample.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from webdataset.core.errors import AllDropped, NoSamples
 from webdataset.core.optional_imports import is_instance_by_name
 from webdataset.core.tracebacks import warn_user
 from webdataset.shards.lists import SimpleShardList, resampled_shards
-from webdataset.stages.base import describe_function, stage_title
+from webdataset.stages.base import Outcome, describe_function, stage_title
 from webdataset.stages.checks import CheckSamples
-from webdataset.stages.read_shards import ReadShards
+from webdataset.stages.read_shards import ReaderState, ReadShards
+
+if TYPE_CHECKING:
+    from webdataset.flow.stage_runner import StageRunner
 
 MIN_JUDGED_SAMPLES = 1000  # samples of a share that a map must have dropped, all of them, for an error
 MIN_DROPPED_SAMPLES = 100_000  # that a function must have dropped, all of them, before a pass without end fails
@@ -129,7 +132,9 @@ class DrawWatch:
         is_waiting: tells whether the pass has given nothing yet, where that is known.
     """
 
-    def __init__(self, runner: Any, runners: Sequence[Any], is_waiting: Callable[[], bool | None]) -> None:
+    def __init__(
+        self, runner: "StageRunner", runners: Sequence["StageRunner"], is_waiting: Callable[[], bool | None]
+    ) -> None:
         self.runner = runner
         self._readers = [runner for runner in runners if isinstance(runner.stage, ReadShards)][:1]
         self._dropping = [runner for runner in runners if runner.outcome is not None]
@@ -140,7 +145,7 @@ class DrawWatch:
         self._warned = False
 
     @classmethod
-    def of(cls, runners: Sequence[Any], is_waiting: Callable[[], bool | None]) -> "DrawWatch | None":
+    def of(cls, runners: Sequence["StageRunner"], is_waiting: Callable[[], bool | None]) -> "DrawWatch | None":
         """Return the watch of a pass; None where its shards come to an end, as those of a plain list do."""
         reads = (place for place, runner in enumerate(runners) if isinstance(runner.stage, ReadShards))
         place = next(reads, 1)
@@ -173,11 +178,11 @@ class DrawWatch:
     def _judge(self) -> bool:
         """Raise or warn where nothing was kept of what was drawn so far; tell whether to watch any further."""
         self._read = self._read or any(_has_read(runner.state) for runner in self._readers)
-        found = [(runner.stage, *_count_kept(runner)) for runner in self._dropping]
-        silent = [(stage, dropped) for stage, gave, dropped in found if not gave and dropped]
+        found = [_find_outcome(place, runner) for place, runner in enumerate(self._dropping)]
+        silent = [each for each in found if not each.gave and each.dropped]
         rounds = self._drawn / len(self._urls)
         if silent:
-            self._judge_stage(*silent[0], rounds)
+            self._judge_stage(silent[0], rounds)
         elif not self._read and rounds >= MIN_ROUNDS and self._drawn >= MIN_DRAWN_SHARDS:
             raise NoSamples(
                 f"no samples found in {self._describe_draws()}: the shards are empty, were stepped over by the "
@@ -189,18 +194,18 @@ class DrawWatch:
                 "waits for more than there will be"
             )
             return False
-        return bool(silent) or not self._read or bool(self._is_waiting()) or any(not gave for _, gave, _ in found)
+        return bool(silent) or not self._read or bool(self._is_waiting()) or any(not each.gave for each in found)
 
-    def _judge_stage(self, stage: Any, dropped: int, rounds: float) -> None:
+    def _judge_stage(self, stage: StageOutcome, rounds: float) -> None:
         """Raise where a stage that dropped all of its samples will drop those to come; warn before that."""
-        named = f"{stage.name}: {describe_function(stage.function)}"
+        named, dropped = f"{stage.name}: {stage.function}", stage.dropped
         sure = stage.name == "where" or dropped >= MIN_DROPPED_SAMPLES
         if rounds >= MIN_ROUNDS and sure:
             kind = AllDropped if stage.name == "map" else NoSamples
             raise kind(
                 f"{named} kept none of the {dropped} samples of {self._describe_draws()}, and would go on without end: "
                 "let it keep some, or let the pass end (no resampled=True)",
-                stage=stage_title(stage.name, stage.function),
+                stage=stage.titled,
             )
         if rounds >= 2 and dropped >= MIN_JUDGED_SAMPLES and not self._warned:
             self._warned = True
@@ -219,20 +224,23 @@ def _may_repeat(stage: object) -> bool:
     return function is resampled_shards or not str(getattr(function, "__module__", "")).startswith("webdataset.")
 
 
-def _has_read(state: Any) -> bool:
+def _has_read(state: object) -> bool:
     """Tell whether a reader has given a sample of the shard that it read last."""
-    position = getattr(state, "position", None)
-    return state.last is not None if position is None else bool(position.offsets or position.ordinal)
+    if isinstance(state, ReaderState):
+        return bool(state.position.offsets or state.position.ordinal)
+    return getattr(state, "last", None) is not None
 
 
-def _count_kept(runner: Any) -> tuple[bool, int]:
-    """Return whether a stage that may drop samples has given one, and how many it dropped before."""
-    if not isinstance(runner.stage, ReadShards):
-        return runner.outcome.gave, runner.outcome.dropped
-    state = runner.state
-    slots = [slot.state.position for slot in getattr(state, "slots", None) or ()]
-    parts = [getattr(state, "position", state), *slots]
-    return any(part.kept_any for part in parts), sum(part.left_out for part in parts)
+def _find_outcome(place: int, runner: "StageRunner") -> StageOutcome:
+    """Return what became of the samples of a stage that may drop some, as far as it has come."""
+    stage, state, outcome = cast("Any", runner.stage), cast("Any", runner.state), runner.outcome or Outcome()
+    gave, dropped = outcome.gave, outcome.dropped
+    if isinstance(stage, ReadShards):
+        slots = [slot.state.position for slot in getattr(state, "slots", None) or ()]
+        parts = [getattr(state, "position", state), *slots]
+        gave, dropped = any(part.kept_any for part in parts), sum(part.left_out for part in parts)
+    titled = stage_title(stage.name, stage.function)
+    return StageOutcome(place, stage.name, describe_function(stage.function), titled, dropped, gave)
 
 
 def has_empty_check(stages: Sequence[object]) -> bool:

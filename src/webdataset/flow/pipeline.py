@@ -227,7 +227,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
     def _take_seed(self) -> None:
         """Take the seed of a mix that stands first, where this pipeline has none."""
-        first = self.pipeline[0] if self.pipeline else None
+        first: Any = self.pipeline[0] if self.pipeline else None
         if self.seed is None and getattr(type(first), "seeds_run", False) and isinstance(first.seed, int):
             self.seed = first.seed
 

@@ -115,8 +115,8 @@ def _check_mode(mode: object) -> None:
     """Raise where a list of shards is given the mode of a directory, which would change nothing."""
     if mode not in (None, "resampled"):
         raise UsageError(
-            f"mode={mode!r:.60} belongs to a directory of shards, 'shards/': a list is read without a mode, or drawn at "
-            "random without end by resampled=True"
+            f"mode={mode!r:.60} belongs to a directory of shards, 'shards/': a list is read without a mode, or drawn "
+            "at random without end by resampled=True"
         )
 
 

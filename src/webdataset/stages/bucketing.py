@@ -7,7 +7,9 @@ a restored stage fetches these samples again and finds their buckets anew, which
 
 import copy
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from math import inf, isnan
 from numbers import Real
@@ -36,6 +38,9 @@ _PLAIN = frozenset([bool, bytes, float, int, str, type(None)])
 # whole numbers below this are the same as floats
 _PRECISE = 2**53
 
+# of the heap of buckets, before what is of no use any more is left out
+_LEAST_NOTED = 64
+
 BatchSize = int | Sequence[int] | Callable[[Hashable], int]
 
 
@@ -45,10 +50,12 @@ class Bucket(NamedTuple):
     Args:
         size: samples in a batch.
         waiting: address (in a tracked run) and sample, in the order of arrival.
+        number: of the bucket, in the order in which buckets began.
     """
 
     size: int
     waiting: list[tuple[Address, object]]
+    number: int
 
 
 class BucketState(StageState):
@@ -67,6 +74,12 @@ class BucketState(StageState):
         self.buckets: dict[Hashable, Bucket] = {}
         self.count = 0
         self.ended = False
+        self._begun = 0
+        # how many buckets there are of each size
+        self._sizes: Counter[int] = Counter()
+        # a heap of how full each bucket was whenever a sample came: what is not so any more is passed over; None until
+        # a window is full
+        self._fullest: list[tuple[float, int, Hashable]] | None = None
 
     def snapshot(self) -> JsonValue:
         """Return the addresses of the samples, and how many wait in each bucket."""
@@ -113,15 +126,46 @@ class BucketState(StageState):
         """
         name = self._stage.find_bucket(sample)
         if name not in self.buckets:
-            self.buckets[name] = Bucket(self._stage.batch_size_of(name), [])
+            self.buckets[name] = Bucket(self._stage.batch_size_of(name), [], self._begun)
+            self._begun += 1
+            self._sizes[self.buckets[name].size] += 1
         self.buckets[name].waiting.append((address, sample))
         self.count += 1
+        if self._fullest is not None:
+            heappush(self._fullest, self._rank(name))
+            if len(self._fullest) > 4 * self.count + _LEAST_NOTED:
+                # it is made anew where it is wanted
+                self._fullest = None
         return name
+
+    def _rank(self, name: Hashable) -> tuple[float, int, Hashable]:
+        """Return what orders buckets: the fullest first, and of equally full ones that which began first."""
+        size, waiting, number = self.buckets[name]
+        return -len(waiting) / size, number, name
+
+    def largest_size(self) -> int:
+        """Return the size of the largest batch that any of the buckets is to give."""
+        return max(self._sizes)
+
+    def find_fullest(self) -> Hashable:
+        """Return the name of the bucket that lacks least of a batch; one at least has samples."""
+        heap = self._fullest
+        if heap is None:
+            heap = self._fullest = [self._rank(name) for name in self.buckets]
+            heapify(heap)
+        while True:
+            name = heap[0][-1]
+            if name in self.buckets and self._rank(name) == heap[0]:
+                return name
+            heappop(heap)
 
     def take(self, name: Hashable) -> list[tuple[Address, object]]:
         """Remove the samples of a bucket, and return them."""
-        waiting = self.buckets.pop(name).waiting
+        size, waiting, _ = self.buckets.pop(name)
         self.count -= len(waiting)
+        self._sizes[size] -= 1
+        if not self._sizes[size]:
+            del self._sizes[size]
         return waiting
 
 
@@ -246,9 +290,7 @@ class Bucketed(Stage[BucketState]):
         if self.window is None or state.count < self.window:
             return []
         # a window that is smaller than a batch would make all batches smaller
-        if state.count < max(each.size for each in state.buckets.values()):
-            return []
-        return [max(state.buckets, key=lambda each: len(state.buckets[each].waiting) / state.buckets[each].size)]
+        return [] if state.count < state.largest_size() else [state.find_fullest()]
 
     def _give(self, name: Hashable, state: BucketState) -> object:
         """Return a bucket as a batch."""

@@ -582,6 +582,8 @@ info = observation(
     state_name="_info",
     fmt=_check_format,
     stream=_check_stream,
-    **{name: functools.partial(_check_number, name=name) for name in ("n", "every", "width")},
+    n=functools.partial(_check_number, name="n"),
+    every=functools.partial(_check_number, name="every"),
+    width=functools.partial(_check_number, name="width"),
 )
 log_keys = observation(_log_keys, state_name="_log_keys", logfile=_check_log)

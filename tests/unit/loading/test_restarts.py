@@ -568,8 +568,7 @@ def test_an_epoch_that_failed_and_is_not_continued(numbered, tmp_path, then, fol
         other = loader.state_dict()
         loader.set_epoch(0)
         with pytest.raises(WorkerDied):
-            for _ in loader:
-                loader.set_epoch(7)
+            list(map(lambda _: loader.set_epoch(7), loader))
         if then == "load":
             loader.load_state_dict(other)
         elif then == "choose":

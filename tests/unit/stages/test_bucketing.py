@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
@@ -542,3 +542,49 @@ def test_a_state_of_other_buckets_is_refused(urls, other):
     state = make().state_dict()
     with pytest.raises(StateMismatch, match="Bucketed"):
         make(**other).load_state_dict(state)
+
+
+@settings(deadline=None)
+@given(
+    classes=st.lists(st.integers(0, 12), max_size=300),
+    window=st.integers(1, 60),
+    sizes=st.sampled_from([lambda name: 4, lambda name: 1 + name % 5, lambda name: 3 + 20 * (name == 5)]),
+)
+def test_a_full_window_gives_the_fullest_bucket(classes, window, sizes):
+    """Of equally full ones that which began first, as a search through all of them would find."""
+    waiting, expected = {}, []
+    for name in classes:
+        waiting.setdefault(name, []).append(name)
+        count = sum(len(each) for each in waiting.values())
+        if len(waiting[name]) >= sizes(name):
+            expected.append(waiting.pop(name))
+        elif count >= max(window, *map(sizes, waiting)):
+            expected.append(waiting.pop(max(waiting, key=lambda each: len(waiting[each]) / sizes(each))))
+    expected.extend(waiting.values())
+    stage = wds.bucket(lambda sample: sample, batch_size=sizes, window=window, collation_fn=None)
+    assert list(stage(classes)) == expected
+
+
+class CountedName:
+    """A class of samples that counts how often it is looked up."""
+
+    asked = 0
+
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        CountedName.asked += 1
+        return self.number
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+
+def test_a_full_window_is_not_searched_for_each_sample():
+    """With thousands of classes, what a sample costs does not grow with them."""
+    CountedName.asked = 0
+    names = [CountedName(number * 7919 % 2000) for number in range(10_000)]
+    batches = list(wds.bucket(lambda name: name, batch_size=16, window=2000, collation_fn=None)(names))
+    assert sum(len(batch) for batch in batches) == len(names)
+    assert CountedName.asked < 30 * len(names)

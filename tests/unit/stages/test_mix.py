@@ -288,4 +288,4 @@ def test_a_pipeline_keeps_the_seed_that_it_has():
     assert dataset.map(str).seed == 7
     assert wds.RandomMix([range(3)], seed="night").elastic(2).seed is None
     with pytest.raises(UsageError, match="seed="):
-        wds.RandomMix([range(3)], seed=[5])
+        wds.RandomMix([range(3)], seed=[5])  # type: ignore[arg-type]
