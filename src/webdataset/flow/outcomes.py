@@ -147,17 +147,26 @@ class DrawWatch:
     @classmethod
     def of(cls, runners: Sequence["StageRunner"], is_waiting: Callable[[], bool | None]) -> "DrawWatch | None":
         """Return the watch of a pass; None where its shards come to an end, as those of a plain list do."""
-        reads = (place for place, runner in enumerate(runners) if isinstance(runner.stage, ReadShards))
-        place = next(reads, 1)
-        if not 0 < place < len(runners):
+        last, repeats = None, False
+        for runner in runners:
+            if isinstance(runner.stage, ReadShards):
+                break
+            stage = getattr(runner, "foreign", runner.stage)
+            called = getattr(stage, "f", stage)
+            # what is not ours may give shards over and over
+            own = called is not resampled_shards and str(getattr(called, "__module__", "")).startswith("webdataset.")
+            ends = own if last is not None else type(stage) in (SimpleShardList, list, tuple)
+            last, repeats = runner, repeats or not ends
+        else:
+            last = runners[0] if len(runners) > 1 else None
+        if last is None or not repeats:
             return None
-        source, *others = [getattr(runner, "foreign", runner.stage) for runner in runners[:place]]
-        ends = type(source) in (SimpleShardList, list, tuple) and not any(map(_may_repeat, others))
+        source = getattr(runners[0], "foreign", None)
         # it waits for shards to come, under whatever names
         renewed = is_instance_by_name(source, "webdataset.shards.directory", "DirectoryShardList")
-        return None if ends or renewed else cls(runners[place - 1], runners, is_waiting)
+        return None if renewed else cls(last, runners, is_waiting)
 
-    def watch(self, shards: Iterator[Any]) -> Iterator[Any]:
+    def watch(self, shards: Iterator[object]) -> Iterator[object]:
         """Yield the shards.
 
         Raises:
@@ -203,25 +212,19 @@ class DrawWatch:
         if rounds >= MIN_ROUNDS and sure:
             kind = AllDropped if stage.name == "map" else NoSamples
             raise kind(
-                f"{named} kept none of the {dropped} samples of {self._describe_draws()}, and would go on without end: "
+                f"{named} kept none of the {dropped} samples of {self._describe_draws()}, and would have no end: "
                 "let it keep some, or let the pass end (no resampled=True)",
                 stage=stage.titled,
             )
         if rounds >= 2 and dropped >= MIN_JUDGED_SAMPLES and not self._warned:
             self._warned = True
             warn_user(
-                f"{named} kept none of the {dropped} samples so far, of {self._describe_draws()}; reading goes on"
+                f"{named} kept none of the {dropped} samples so far, of {self._describe_draws()}; reading continues"
             )
 
     def _describe_draws(self) -> str:
         shards = "1 shard" if len(self._urls) == 1 else f"{len(self._urls)} shards"
         return f"{self._drawn} draws from {shards}"
-
-
-def _may_repeat(stage: object) -> bool:
-    """Tell whether a stage between a list and the reader may give shards over and over."""
-    function = getattr(stage, "f", stage)
-    return function is resampled_shards or not str(getattr(function, "__module__", "")).startswith("webdataset.")
 
 
 def _has_read(state: object) -> bool:

@@ -169,7 +169,8 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
                 self.pipeline.extend(arg)
             else:
                 self.pipeline.append(arg)
-        self._take_seed()
+        if self.pipeline and getattr(type(self.pipeline[0]), "seeds_run", False):
+            self._take_seed(self.pipeline[0].seed)
 
     if TYPE_CHECKING:
 
@@ -222,14 +223,13 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         if isinstance(f, str | bytes | int | float):
             raise UsageError(f"{f!r:.60} is no stage: a stage is what wds.map(function), wds.shuffle(1000) … return")
         self.pipeline.append(f)
-        if len(self.pipeline) == 1:
-            self._take_seed()
+        if len(self.pipeline) == 1 and getattr(type(f), "seeds_run", False):
+            self._take_seed(self.pipeline[0].seed)
 
-    def _take_seed(self) -> None:
+    def _take_seed(self, seed: object) -> None:
         """Take the seed of a mix that stands first, where this pipeline has none."""
-        first: Any = self.pipeline[0] if self.pipeline else None
-        if self.seed is None and getattr(type(first), "seeds_run", False) and isinstance(first.seed, int):
-            self.seed = first.seed
+        if self.seed is None and isinstance(seed, int):
+            self.seed = seed
 
     def compose(self, *args: object) -> Self:
         """Return a copy with more stages.

@@ -100,8 +100,7 @@ class WebDataset(DataPipeline, FluidInterface):
     ) -> None:
         super().__init__()
         rules = interface.check_reading_rules(dict(reading), shardshuffle=shardshuffle, repeat=repeat)
-        # texts and the like are taken, as ever, and not declared
-        self.seed = seed = read_seed(seed)  # type: ignore[assignment]
+        self.seed = seed = seed if isinstance(seed, int | None) else read_seed(seed)
         self.trust = trust_levels.trust_level(trust) if trust is not None else None
         size = 100 if shardshuffle is True else None if shardshuffle is None else int(shardshuffle)
 

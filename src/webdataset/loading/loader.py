@@ -30,7 +30,6 @@ from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.loader_checks import (
     EpochEnd,
     check_arguments,
-    check_dataset,
     check_options,
     check_restarts,
     check_single_samples,
@@ -88,6 +87,8 @@ class Loader:
 
     # what to continue from with new workers
     _restart: RestartPoint | None = None
+    # since the batch received last
+    _restarts = 0
     # an epoch that has failed, and the one after it
     _following: tuple[int, int] | None = None
 
@@ -113,9 +114,7 @@ class Loader:
         **unknown: Never,
     ) -> None:
         check_arguments(batch_size, workers, mode, prefetch, unknown=unknown, loader=Loader)
-        flags = {"drop_last": drop_last, "ragged": ragged, "exact": exact, "pin_memory": pin_memory, "timings": timings}
-        ahead_bytes = check_options(collate=collate, start_method=start_method, prefetch_bytes=prefetch_bytes, **flags)
-        check_dataset(dataset, workers)
+        ahead_bytes = check_options(dataset, workers, collate, start_method, prefetch_bytes)
         if batch_size is None:
             check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)
         self.dataset, self.batch_size = dataset, batch_size
@@ -125,8 +124,6 @@ class Loader:
         if max_restarts or timeout is not None:
             check_restarts(self._origin, max_restarts, timeout, processes=mode == "processes" and workers > 0)
         self.timeout, self.max_restarts = timeout, max_restarts
-        # since the batch received last
-        self._restarts = 0
         self._ahead = AheadLimits(*((3, 16) if prefetch is None else (prefetch, prefetch)), ahead_bytes)
         self._batching = BatchMaker(batch_size or 1, collate, ragged, drop_last, exact)
         # of what `_start_windows` returns

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 from webdataset.core.errors import FlowError, UsageError, check_keywords
 from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
@@ -101,27 +101,39 @@ def check_arguments(
         raise UsageError(f"prefetch={prefetch!r}: batches that workers may be ahead by, at least 0")
 
 
-def check_options(*, collate: object, start_method: str | None, prefetch_bytes: float, **flags: object) -> int:
-    """Refuse options that cannot mean anything, and that fail with the first batch or in a worker.
+def check_options(
+    dataset: object, workers: int, collate: object, start_method: str | None, prefetch_bytes: float
+) -> int:
+    """Refuse what cannot mean anything, and would fail with the first batch or in a worker.
 
     Args:
+        dataset: no urls, no class, no dictionary without numbers, and for several workers no iterator.
+        workers: their number.
         collate: a function, or None.
         start_method: of processes, or None for Python's choice.
         prefetch_bytes: bytes; programs compute them, so that some are floats.
-        **flags: true or false; a text such as ``"no"`` would be true.
 
     Returns:
         The bytes, a whole number.
 
     Raises:
-        UsageError: it names the argument.
+        UsageError: it says what to write.
     """
+    if isinstance(dataset, str | bytes | os.PathLike | type):
+        refuse_names(dataset, "Loader")
+    if isinstance(dataset, Mapping) and 0 not in dataset:
+        raise UsageError("samples are read by number, and this dictionary has no 0: give list(samples.values())")
+    if workers > 1 and isinstance(dataset, Iterator) and not hasattr(dataset, "__getitem__"):
+        raise UsageError(
+            f"{type(dataset).__name__} is an iterator, which several workers cannot share: "
+            "pass what it iterates over, or workers=1"
+        )
     if collate is not None and not callable(collate):
         raise UsageError(
             f"collate={reprlib.repr(collate)}: it makes a batch of a list of samples: write collate=function, or "
             "leave it out to join arrays"
         )
-    size_bytes = read_count(prefetch_bytes, "prefetch_bytes")
+    size_bytes = prefetch_bytes if isinstance(prefetch_bytes, int) else read_count(prefetch_bytes, "prefetch_bytes")
     if size_bytes < 0:
         raise UsageError(
             f"prefetch_bytes={prefetch_bytes!r}: bytes of batches ahead, at least 0: 1 << 30 is a gigabyte"
@@ -132,28 +144,7 @@ def check_options(*, collate: object, start_method: str | None, prefetch_bytes: 
         known = multiprocessing.get_all_start_methods()
         if start_method not in known:
             raise UsageError(f"start_method={start_method!r}: this system has {', '.join(known)}")
-    for name, flag in flags.items():
-        if isinstance(flag, str | bytes):
-            raise UsageError(f"{name}={flag!r}: write {name}=True or {name}=False")
     return size_bytes
-
-
-def check_dataset(dataset: object, workers: int) -> None:
-    """Refuse what can be iterated or indexed and is no dataset: urls, a class, a dictionary, an iterator for several.
-
-    Raises:
-        UsageError: it says what to write.
-    """
-    refuse_names(dataset, "Loader")
-    if isinstance(dataset, Mapping) and 0 not in dataset:
-        raise UsageError(
-            "a loader reads samples by number, and this dictionary has no 0: give it list(samples.values())"
-        )
-    if workers > 1 and isinstance(dataset, Iterator) and not hasattr(dataset, "__getitem__"):
-        raise UsageError(
-            f"{type(dataset).__name__} is an iterator, which several workers cannot share: "
-            "pass what it iterates over, or workers=1"
-        )
 
 
 def refuse_names(dataset: object, call: str) -> None:
@@ -176,7 +167,7 @@ def refuse_names(dataset: object, call: str) -> None:
 
 
 def check_data_loader(
-    kind: Callable[..., object], stream: type, arguments: tuple[Any, ...], options: Mapping[str, Any]
+    kind: Callable[..., object], stream: type, arguments: tuple[object, ...], options: Mapping[str, object]
 ) -> None:
     """Refuse arguments of torch's DataLoader that fail when it is iterated, or in one of its workers.
 

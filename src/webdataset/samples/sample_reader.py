@@ -370,7 +370,17 @@ class Reading(PicklesProfiles):
 
     def __post_init__(self) -> None:
         check_policy(self.split_samples)
-        self._check_values()
+        # what is wrong in a rule would show in the first shard, in a worker
+        for name, returns in _MEMBER_FUNCTIONS.items():
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise UsageError(f"{name}={function!r:.60}: it is a function of a member's name, {returns}, or None")
+        if not isinstance(self.limits, Limits):
+            raise UsageError(f"limits={self.limits!r:.60}: it is a webdataset.tar.header.Limits")
+        if self.trust is not None:
+            trust_level(self.trust)
+        # it checks those that it takes
+        self.grouper()
         if self.where is not None and not hasattr(self.where, "holds"):
             raise UsageError(f"where={self.where!r}: an expression, as in wds.WebDataset(urls, where='json.width > 5')")
         if self.handler is not None and not callable(self.handler):
@@ -383,18 +393,6 @@ class Reading(PicklesProfiles):
             from webdataset.storage import profile_selection  # noqa: PLC0415  local files need none of it
 
             object.__setattr__(self, "storage_options", profile_selection.check_storage_options(self.storage_options))
-
-    def _check_values(self) -> None:
-        """Raise UsageError where a rule is none: what is wrong in it would show in the first shard, in a worker."""
-        for name, returns in _MEMBER_FUNCTIONS.items():
-            function = getattr(self, name)
-            if function is not None and not callable(function):
-                raise UsageError(f"{name}={function!r:.60}: it is a function of a member's name, {returns}, or None")
-        if not isinstance(self.limits, Limits):
-            raise UsageError(f"limits={self.limits!r:.60}: it is a webdataset.tar.header.Limits")
-        trust_level(self.trust)
-        # it checks those that it takes
-        self.grouper()
 
     def reader(self, shard: Shard, start: Address | None = None) -> "ShardReader":
         """Return the reader of one shard, which begins at the sample at ``start``."""

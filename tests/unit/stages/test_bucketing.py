@@ -552,7 +552,8 @@ def test_a_state_of_other_buckets_is_refused(urls, other):
 )
 def test_a_full_window_gives_the_fullest_bucket(classes, window, sizes):
     """Of equally full ones that which began first, as a search through all of them would find."""
-    waiting, expected = {}, []
+    waiting: dict[int, list[int]] = {}
+    expected: list[list[int]] = []
     for name in classes:
         waiting.setdefault(name, []).append(name)
         count = sum(len(each) for each in waiting.values())
