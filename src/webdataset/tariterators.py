@@ -6,7 +6,7 @@ Late-bound: replacing ``url_opener``, ``tar_file_expander`` or ``group_by_keys``
 
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from webdataset.core.error_handlers import Handler, reraise_exception
@@ -210,8 +210,8 @@ def tarfile_to_samples(
         UsageError: an argument that cannot mean anything, such as a text for ``select_files``.
         TypeError: an argument that there is not.
     """
-    if options:
-        check_keywords("tarfile_to_samples", options, [field.name for field in fields(Reading)])
+    if not options.keys() <= Reading.__dataclass_fields__.keys():
+        check_keywords("tarfile_to_samples", options, Reading.__dataclass_fields__)
     reading = Reading(handler=handler, select_files=select_files, rename_files=rename_files, **options)
     return TarSamples(reading) if reading.where is None else SelectedTarSamples(reading)
 

@@ -151,8 +151,8 @@ def check_reading_rules(rules: dict[str, Any], **counts: object) -> dict[str, An
         TypeError: a name that is none.
         UsageError: a value that cannot mean anything.
     """
-    known = [field.name for field in dataclasses.fields(Reading)]
-    if not rules.keys() <= set(known):
+    known = Reading.__dataclass_fields__
+    if not rules.keys() <= known.keys():
         check_keywords("WebDataset", rules, [*known, *ARGUMENTS], _INSTEAD)
     if isinstance(rules.get("where"), str):
         rules["where"] = parse_where(rules["where"])
@@ -233,8 +233,11 @@ def _choose_splitters(source: ShardSource, order: ShardOrder) -> list[Splitter]:
         # published versions take objects that have ``run``
         if splitter and not callable(splitter) and not hasattr(splitter, "run"):
             raise _meaning_error(name, splitter)
-    asked = [each for each in splitters if each and not (source.given and isinstance(each, DefaultSplitter))]
-    wanted = [each.splitter if isinstance(each, DefaultSplitter) else each for each in asked]
+    wanted = [
+        each.splitter if isinstance(each, DefaultSplitter) else each
+        for each in splitters
+        if each and not (source.given and isinstance(each, DefaultSplitter))
+    ]
     # it shares out between ranks and workers alike: nothing is left to split
     if split_by_sample in wanted:
         ours = (single_node_only, split_by_node, split_by_worker)

@@ -317,6 +317,7 @@ class ReadingOptions(TypedDict, total=False):
 
 
 _DEFAULT_LIMITS = Limits()
+_USUAL_GROUPING = base_plus_ext, "error", "error"
 
 
 @dataclass(frozen=True)
@@ -369,18 +370,16 @@ class Reading(PicklesProfiles):
     where: "SampleFilter | None" = None
 
     def __post_init__(self) -> None:
-        check_policy(self.split_samples)
         # what is wrong in a rule would show in the first shard, in a worker
-        for name, returns in _MEMBER_FUNCTIONS.items():
-            function = getattr(self, name)
-            if function is not None and not callable(function):
-                raise UsageError(f"{name}={function!r:.60}: it is a function of a member's name, {returns}, or None")
+        grouping = self.keys, self.duplicates, self.split_samples
+        if grouping != _USUAL_GROUPING or self.suffixes is not None:
+            check_policy(self.split_samples)
+            # it checks what it takes
+            self.grouper()
+        if (self.select_files, self.rename_files, self.trust) != (None, None, None):
+            self._check_names()
         if not isinstance(self.limits, Limits):
             raise UsageError(f"limits={self.limits!r:.60}: it is a webdataset.tar.header.Limits")
-        if self.trust is not None:
-            trust_level(self.trust)
-        # it checks those that it takes
-        self.grouper()
         if self.where is not None and not hasattr(self.where, "holds"):
             raise UsageError(f"where={self.where!r}: an expression, as in wds.WebDataset(urls, where='json.width > 5')")
         if self.handler is not None and not callable(self.handler):
@@ -393,6 +392,14 @@ class Reading(PicklesProfiles):
             from webdataset.storage import profile_selection  # noqa: PLC0415  local files need none of it
 
             object.__setattr__(self, "storage_options", profile_selection.check_storage_options(self.storage_options))
+
+    def _check_names(self) -> None:
+        for name, returns in _MEMBER_FUNCTIONS.items():
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise UsageError(f"{name}={function!r:.60}: it is a function of a member's name, {returns}, or None")
+        if self.trust is not None:
+            trust_level(self.trust)
 
     def reader(self, shard: Shard, start: Address | None = None) -> "ShardReader":
         """Return the reader of one shard, which begins at the sample at ``start``."""

@@ -83,6 +83,9 @@ class SpecSource:
     mix: "Mix"
 
 
+_LIST_MODES = (None, "resampled")
+
+
 def parse_source(urls: object, arguments: SourceArguments) -> ShardSource | SpecSource:
     """Return what a dataset reads; see :class:`webdataset.fluent.dataset.WebDataset` for all that ``urls`` may be.
 
@@ -100,7 +103,8 @@ def parse_source(urls: object, arguments: SourceArguments) -> ShardSource | Spec
         raise UsageError(f"split={arguments.split!r} is a part of a dataset specification, and {urls!r} is none")
     if isinstance(urls, str) and urls.endswith("/") and not _is_listable_folder(urls):
         return _describe(_list_directory(urls, arguments.mode))
-    _check_mode(arguments.mode)
+    if arguments.mode not in _LIST_MODES:
+        raise _make_mode_error(arguments.mode)
     resampled = arguments.resampled or arguments.mode == "resampled"
     if not isinstance(urls, str | list | tuple) and _yields_shards(urls):
         return _describe_own(urls, resampled=resampled, given=True)
@@ -111,13 +115,12 @@ def parse_source(urls: object, arguments: SourceArguments) -> ShardSource | Spec
     return _describe(SimpleShardList(urls, storage_options=arguments.storage_options))
 
 
-def _check_mode(mode: object) -> None:
-    """Raise where a list of shards is given the mode of a directory, which would change nothing."""
-    if mode not in (None, "resampled"):
-        raise UsageError(
-            f"mode={mode!r:.60} belongs to a directory of shards, 'shards/': a list is read without a mode, or drawn "
-            "at random without end by resampled=True"
-        )
+def _make_mode_error(mode: object) -> UsageError:
+    """Return the error of a list of shards that is given the mode of a directory, which would change nothing."""
+    return UsageError(
+        f"mode={mode!r:.60} belongs to a directory of shards, 'shards/': a list is read without a mode, or drawn at "
+        "random without end by resampled=True"
+    )
 
 
 def _parse_specification(urls: object, arguments: SourceArguments) -> ShardSource | SpecSource:
@@ -128,7 +131,8 @@ def _parse_specification(urls: object, arguments: SourceArguments) -> ShardSourc
     mix, listed = load_source(cast("SpecLike", urls), arguments.split, trust=arguments.trust)
     if listed is None:
         return SpecSource(mix)
-    _check_mode(arguments.mode)
+    if arguments.mode not in _LIST_MODES:
+        raise _make_mode_error(arguments.mode)
     resampled = arguments.resampled or arguments.mode == "resampled"
     if resampled and isinstance(listed, WidsShardList):
         return _describe(ResampledShards(listed.urls, seed=arguments.seed))

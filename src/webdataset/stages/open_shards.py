@@ -113,7 +113,7 @@ class OpenShards(ReadShards):
     Raises:
         UsageError: ``count`` below 1.
 
-    Flow: a sample of each open shard in turn; holds one chunk of each (512 KB; of a store 768); resumes at a byte
+    Flow: a sample of each open shard in turn; holds one chunk (of 512 or 768 KB) of each; resumes at a byte
     offset in each.
     """
 

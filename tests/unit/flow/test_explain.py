@@ -43,7 +43,7 @@ WebDataset: seed 3; next epoch 0; one pass
       random order within the buffer; holds 5 items; resumes exactly.
       order: from the seed and epoch of the run
   4 tarfile_samples(handler=reraise_exception), 4 shards open at once
-      a sample of each open shard in turn; holds one chunk of each (512 KB; of a store 768); resumes at a byte offset in each.
+      a sample of each open shard in turn; holds one chunk (of 512 or 768 KB) of each; resumes at a byte offset in each.
   5 check_samples()
       in order; remembers one bit; resumes exactly.
   6 shuffle(bufsize=1000, initial=100, max_bytes=5000000)
