@@ -108,7 +108,7 @@ def format_urls(found: Sequence[Any]) -> str:
 
 _OPTIONS = (
     "batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last", "workers", "mode",
-    "start_method",
+    "start_method", "order",
 )  # fmt: skip
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 

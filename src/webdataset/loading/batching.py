@@ -35,6 +35,7 @@ class BatchMark:
         samples: in this batch.
         until: all indices below this one have been received, counted from where the epoch began.
         counted: what was skipped at the indices received with this batch.
+        early: samples received while some of an earlier window were still to come.
         size_bytes: of the batch, about; None where that is not known.
     """
 
@@ -44,6 +45,7 @@ class BatchMark:
     until: int = NEVER
     counted: list[RowCounts] = field(default_factory=list)
     size_bytes: int | None = None
+    early: int = 0
 
 
 @dataclass(frozen=True)
@@ -212,16 +214,36 @@ def _explain_unlike(first: Mapping[object, object], other: object) -> str:
 
 
 class _OpenWindow:
-    """A window that is being received: what it says about the state, and the rows of its samples."""
+    """A window that is being received: what it says about the state, and the rows of its samples.
+
+    Attributes:
+        steps: it is one worker's, and says with each sample what changed in the state.
+        early: as of the window.
+    """
 
     def __init__(self, window: BatchWindow) -> None:
         self.count = window.count
+        self.early = window.early
+        self.steps = [(part.worker, 0, step) for part in window.parts for step in part.steps]
+        self._taken = 0
         self.progress = [(part.worker, part.turns, part.progress) for part in window.parts]
         self.counted = window.merge_counts()
         self.stop = window.stop
         self._first = window.first
         self._parts = [part.rows for part in window.parts]
         self._rows: list[int] = []
+
+    def take(self, beyond: int, mark: BatchMark) -> None:
+        """Add to a mark what the first samples say that were not taken yet.
+
+        Args:
+            beyond: samples received.
+            mark: of them.
+        """
+        mark.progress += self.steps[self._taken : beyond]
+        if self.early:
+            mark.early += beyond - self._taken
+        self._taken = beyond
 
     def advance(self, beyond: int) -> tuple[int, list[RowCounts]]:
         """Return where its first samples end, as an index, and what was counted there and not told yet."""
@@ -272,6 +294,7 @@ class _ReceivedWindows:
         while self._windows and self._windows[0].count <= self._beyond:
             window = self._windows.popleft()
             self._beyond -= window.count
+            window.take(window.count, mark)
             mark.progress += window.progress
             mark.counted += window.counted
             mark.until = window.stop
@@ -279,12 +302,16 @@ class _ReceivedWindows:
         if self._beyond:
             mark.until, counts = self._windows[0].advance(self._beyond)
             mark.counted += counts
+            self._windows[0].take(self._beyond, mark)
+            if self._windows[0].steps:
+                # the state is known there
+                mark.beyond = 0
         return mark
 
     def rest(self) -> BatchMark:
         """Return the mark after the last sample, whether or not all were received."""
         mark = BatchMark() if self._held is None else replace(self._held, beyond=0, samples=0, until=NEVER)
         for window in self._windows:
-            mark.progress += window.progress
+            mark.progress += window.steps + window.progress
             mark.counted += window.counted
         return mark

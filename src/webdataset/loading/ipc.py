@@ -160,6 +160,7 @@ def _pack_part(part: WindowPart, payloads: list[bytes], pack: PackValues | None)
         [_expose_bytes(sample, 2) for sample in part.beside],
         part.placed,
         part.progress,
+        part.steps,
         part.over,
         part.busy,
         part.error,

@@ -28,6 +28,8 @@ from webdataset.loading.batching import (
 )
 from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.loader_checks import (
+    EXACT,
+    READY,
     EpochEnd,
     check_arguments,
     check_options,
@@ -36,9 +38,12 @@ from webdataset.loading.loader_checks import (
     compare_length,
     make_device_prefetcher,
     missing_loader_state,
+    read_order,
+    warn_of_unequal_ranks,
 )
 from webdataset.loading.loader_progress import EpochProgress, LoaderIterator, RestartPoint
 from webdataset.loading.partition import ElasticAdapter, EpochStart, adapt_dataset
+from webdataset.loading.ready_order import ReadyAssembler
 from webdataset.loading.stats import LoaderStats
 from webdataset.loading.thread_workers import InlineWorkers, ThreadWorkers
 from webdataset.loading.windows import AheadLimits, PublishBlock, WindowAssembler, WorkerPool
@@ -75,6 +80,11 @@ class Loader:
         timeout: seconds; a worker process that the program waits for, and that makes no sample for so long, is killed,
             and ``WorkerTimeout`` raised. Longer than it takes to start and to fill the dataset's shuffle buffers.
             None waits.
+        order: ``exact``: it depends on seed and epoch alone. ``ready``: slow samples do not hold up those of other
+            workers. Each sample of the epoch comes once, also over stops and resumes, and on each rank there are as
+            many batches; in which order they come depends on time.
+        window: of ``order="ready"``: a sample comes at most so many batches early, 64 if None. (Without a batch size,
+            so many samples, and at least one of each worker.)
         max_restarts: how often in a row, without a batch between, worker processes are started again when one has died
             or was killed. The epoch continues after the batch received last: nothing is lost or comes twice. The log
             tells of each, and ``stats().restarts`` counts them. Only for elastic datasets.
@@ -110,6 +120,8 @@ class Loader:
         pin_memory: bool = False,
         timings: bool = True,
         timeout: float | None = None,
+        order: str = EXACT,
+        window: int | None = None,
         max_restarts: int = 0,
         **unknown: Never,
     ) -> None:
@@ -117,7 +129,9 @@ class Loader:
         ahead_bytes = check_options(dataset, workers, collate, start_method, prefetch_bytes)
         if batch_size is None:
             check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)
-        self.dataset, self.batch_size = dataset, batch_size
+        # batches that samples may come early by
+        self._most_early = read_order(order, window, exact=exact)
+        self.dataset, self.batch_size, self.order = dataset, batch_size, order
         self.workers, self.mode, self.start_method = workers, mode, start_method
         self.epoch = int(getattr(dataset, "epoch", 0) or 0)
         self._origin = adapt_dataset(dataset)
@@ -281,7 +295,10 @@ class Loader:
         if state is not None and continue_epochs and is_epoch_over(state, worker_context()):
             following = following if state["epoch"] == epoch else state["epoch"] + 1
             state = rewind_state(state, following, worker_context())
-        beginning = replace(self._origin.begin(self.epoch, state), timed=self._timings)
+        stepwise = self._most_early is not None
+        beginning = replace(self._origin.begin(self.epoch, state), timed=self._timings, stepwise=stepwise)
+        if state is not None and restart is None:
+            warn_of_unequal_ranks(self.dataset, beginning.state, beginning.place, self.batch_size or 1)
         # windows are the same whatever was received of them
         if self._batching.exact:
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
@@ -335,12 +352,21 @@ class Loader:
             self._ending = weakref.finalize(self, pool.close)
             placing = self.batch_size is not None and self._batching.collate is None
             ahead = self._ahead if self.workers else AheadLimits(0, 0, self._ahead.size_bytes)
-            windows = self._windows = WindowAssembler(pool, span=span, ahead=ahead, placing=placing)
+            windows = self._windows = self._make_assembler(pool, span, ahead, placing=placing)
             windows.watch = self._stats.count
             windows.eager = self._often()
         windows.begun = True
         self._pool.begin(beginning)
         return windows.epoch()
+
+    def _make_assembler(self, pool: WorkerPool, span: int, ahead: AheadLimits, *, placing: bool) -> WindowAssembler:
+        most = self._most_early
+        if most is None:
+            return WindowAssembler(pool, span=span, ahead=ahead, placing=placing)
+        if self.batch_size is None:
+            # a window is an item of each worker, and one that is so many windows early is that many items early, or more
+            most = (most + 1) // span - 1
+        return ReadyAssembler(pool, span=span, ahead=ahead, collating=placing, most_early=max(0, most))
 
     def _stop_pool(self) -> None:
         """Close the worker pool, and keep nothing of it."""
@@ -362,6 +388,7 @@ class Loader:
         now = self._progress
         now.beyond, now.until = mark.beyond, mark.until
         now.samples += mark.samples
+        self._stats.overtakes += mark.early
         if mark.counted:
             self._stats.receive(mark.counted)
         if self._received is not None:
@@ -423,7 +450,8 @@ class Loader:
             self._windows.eager = self._windows.eager or self._often()
         self._saved = self._stats.batches
         state = self._received.state_dict()
-        if not self._progress.beyond and not any(self._progress.untold.values()):
+        # in the ready order, each sample has told
+        if self.order == READY or not (self._progress.beyond or any(self._progress.untold.values())):
             return state
         return self._origin.advance_state(state, self._beginning, self._beginning.start + self._progress.until)
 

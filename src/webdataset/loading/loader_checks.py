@@ -11,12 +11,15 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
+from webdataset.core.distributed import WorkerContext
 from webdataset.core.errors import FlowError, UsageError, check_keywords
+from webdataset.core.tracebacks import warn_user
 from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
 from webdataset.flow.pass_checks import counts_once, warn_of_length
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.stages.argument_checks import read_count
+from webdataset.stages.base import Json
 
 if TYPE_CHECKING:
     from webdataset.loading.torch_device import DevicePrefetcher
@@ -62,6 +65,9 @@ def _is_whole_pass(beginning: EpochStart) -> bool:
     return beginning.place.world_size * beginning.place.num_workers == 1
 
 
+EXACT, READY = "exact", "ready"
+# batches that samples may come early by, where nothing else is said
+_MOST_EARLY = 64
 # of torch's DataLoader
 _INSTEAD = {
     "num_workers": "write workers=",
@@ -219,6 +225,67 @@ def check_restarts(origin: DatasetAdapter, max_restarts: int, timeout: float | N
         raise UsageError(
             "max_restarts= needs a state to continue from, so that no sample is lost: give the loader an elastic "
             "dataset, wds.WebDataset(urls).elastic()"
+        )
+
+
+def read_order(order: str, window: int | None, *, exact: bool) -> int | None:
+    """Return how many batches samples may come early by; None: the order is exact.
+
+    Args:
+        order: ``exact`` or ``ready``.
+        window: that number, or None.
+        exact: batches are those of any number of ranks.
+
+    Raises:
+        UsageError: arguments that cannot mean anything, or exclude each other.
+    """
+    if order not in (EXACT, READY):
+        raise UsageError(
+            f"order={order!r}: there are 'exact', which depends on the seed alone, and 'ready', in which slow samples "
+            "hold up no others; the dataset shuffles: WebDataset(urls, shardshuffle=100).shuffle(1000)"
+        )
+    if order == EXACT:
+        if window is not None:
+            raise UsageError(f"window={window!r} bounds how early samples come with order='ready': write both, or none")
+        return None
+    if exact:
+        raise UsageError(
+            "exact=True makes the batches that any number of ranks has, and with order='ready' they depend on time: "
+            "leave one of the two out"
+        )
+    if window is None:
+        return _MOST_EARLY
+    if not isinstance(window, SupportsIndex) or window < 1:
+        raise UsageError(f"window={window!r}: batches that a sample may come early by, at least 1")
+    return window
+
+
+def warn_of_unequal_ranks(dataset: object, state: Json, place: WorkerContext, batch_size: int) -> None:
+    """Warn where a state leaves the ranks unequal numbers of batches of an epoch whose length is fixed.
+
+    Args:
+        dataset: of the loader.
+        state: where it begins.
+        place: rank and number of ranks.
+        batch_size: samples in a batch, or 1.
+    """
+    ranks, streams = place.world_size, int(state["streams"])
+    items, memories = state["description"].get("items"), state["memories"]
+    if ranks == 1 or not getattr(dataset, "fixed_epoch", False) or len(memories) < streams:
+        return
+    counts = [memory[0] if (memory := memories[str(stream)]) else 0 for stream in range(streams)]
+    if max(counts) - min(counts) <= 1:
+        return
+    left = [0] * ranks
+    for stream, count in enumerate(counts):
+        left[stream % ranks] += len(range(stream, items, streams)) - count
+    batches = [-(-each // batch_size) for each in left]
+    if max(batches) > min(batches):
+        warn_user(
+            f"after this state, {ranks} ranks have unequal numbers of batches until the end of the epoch: from "
+            f"{min(batches)} to {max(batches)}. It was saved by another number of ranks with order='ready', or after "
+            "different steps. Each sample still comes once; stop all ranks after the lowest number, or continue with "
+            "the number of ranks that saved it"
         )
 
 

@@ -24,6 +24,7 @@ from webdataset.flow.outcomes import Outcomes
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.run import expand_stages
 from webdataset.flow.timing import StageMeter
+from webdataset.flow.virtual_stream import END
 from webdataset.loading.worker import NEVER, WorkerShare
 from webdataset.shards.lists import ResampledShards
 from webdataset.shards.split import split_by_node
@@ -49,6 +50,7 @@ class EpochStart:
         place: rank and number of ranks.
         seed: of the global generators in worker processes, together with epoch, rank and worker.
         timed: whether to time the stages.
+        stepwise: an elastic dataset's shares note their states at each sample.
     """
 
     epoch: int
@@ -58,6 +60,7 @@ class EpochStart:
     place: WorkerContext = SINGLE_WORKER
     seed: int = 0
     timed: bool = False
+    stepwise: bool = False
 
 
 class DatasetAdapter(Protocol):
@@ -98,6 +101,8 @@ class StridedShare:
         outcomes: is told what became of their samples.
     """
 
+    stepwise = False
+
     def __init__(
         self,
         samples: Iterator[object],
@@ -124,6 +129,10 @@ class StridedShare:
 
     def progress(self) -> None:
         """Return None: there is no state."""
+
+    def take_steps(self) -> list[Json]:
+        """Return nothing: there is no state."""
+        return []
 
     def close(self) -> None:
         """Close the samples' iterator."""
@@ -257,10 +266,21 @@ class ElasticShare:
         state: where it begins.
         of_rank: numbers of the streams that the rank owns, rising.
         meter: times the stages.
+        stepwise: note the state at each sample.
     """
 
-    def __init__(self, run: "ElasticRun", state: Json, of_rank: list[int], meter: StageMeter | None = None) -> None:
+    def __init__(
+        self,
+        run: "ElasticRun",
+        state: Json,
+        of_rank: list[int],
+        meter: StageMeter | None = None,
+        *,
+        stepwise: bool = False,
+    ) -> None:
         self._run = run
+        self.stepwise = stepwise
+        self._steps: list[Json] = []
         self.meter = run.meter = meter
         self.outcomes = run.outcomes = Outcomes()
         self._of_rank = of_rank
@@ -270,7 +290,21 @@ class ElasticShare:
 
     def __iter__(self) -> Iterator[tuple[object, int]]:
         """Yield (sample, or END of a stream; the lowest index that the next one can have)."""
-        return self._run.turns(self._of_rank, NEVER)
+        turns = self._run.turns(self._of_rank, NEVER)
+        return self._note_steps(turns) if self.stepwise else turns
+
+    def _note_steps(self, turns: Iterator[tuple[object, int]]) -> Iterator[tuple[object, int]]:
+        for sample, following in turns:
+            if sample is not END:
+                self._steps.append(self._run.progress())
+            yield sample, following
+            # what the pipeline does not keep is gone before the next sample is made
+            del sample
+
+    def take_steps(self) -> list[Json]:
+        """Return the states of the streams that moved, at each sample since the last call."""
+        steps, self._steps = self._steps, []
+        return steps
 
     def reading(self) -> str:
         """Return the url of the shard that the present stream reads; nothing where that is not known."""
@@ -351,7 +385,8 @@ class ElasticAdapter:
         where = beginning.place._replace(worker=worker, num_workers=workers)
         state = beginning.state
         run = self.dataset.elastic_run(place=where, state=state, continue_epochs=False)
-        return ElasticShare(run, state, _streams_of_rank(state, where), StageMeter() if beginning.timed else None)
+        meter = StageMeter() if beginning.timed else None
+        return ElasticShare(run, state, _streams_of_rank(state, where), meter, stepwise=beginning.stepwise)
 
 
 def _streams_of_rank(state: Json, where: WorkerContext) -> list[int]:

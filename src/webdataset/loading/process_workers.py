@@ -178,11 +178,11 @@ class ProcessWorkers(WorkerPool):
         if self.living:
             self._send_all(_pack_order("stop"))
 
-    def grant(self, grants: Sequence[WindowCredit]) -> None:
-        """Let all workers write some windows."""
+    def grant(self, grants: Sequence[WindowCredit], worker: int | None = None) -> None:
+        """Let a worker, or all, write some windows."""
         message = pack_credits(grants)
-        for number, receiver in enumerate(self._receivers):
-            freed = receiver.release_segments()
+        for number in range(self.workers) if worker is None else (worker,):
+            freed = self._receivers[number].release_segments()
             self._send(number, pack_credits(grants, freed) if freed else message)
 
     def blocks(self, layout: BatchLayout) -> BlockPool:
@@ -227,6 +227,25 @@ class ProcessWorkers(WorkerPool):
             if not self._ready and time.monotonic() >= until:
                 return None
         return self._ready.popleft()
+
+    def receive_first(self, timeout_seconds: float, late: int) -> WindowPart | None:
+        """Wait for the first part that comes, of any worker; return None after the timeout.
+
+        Args:
+            timeout_seconds: of waiting.
+            late: the worker that holds the others up.
+
+        Raises:
+            WorkerDied: a worker process has ended.
+            WorkerTimeout: the late one was killed, since it makes no samples.
+        """
+        until = time.monotonic() + timeout_seconds
+        part = None
+        while part is None and (left := until - time.monotonic()) > 0:
+            part = self.receive(min(_ALIVE_SECONDS, left))
+            if part is None and self._timeout_seconds is not None:
+                self._check_progress(late, self._timeout_seconds)
+        return part
 
     def _read_pipes(self, seconds: float) -> bool:
         """Read what there is, or comes in time; return whether there was something."""

@@ -35,6 +35,7 @@ from webdataset.flow.key_tracing import TracedItem, trace_dataset, trace_stages
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.state_description import StateDescription, describe_state, find_state
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state
+from webdataset.loading.loader_checks import EXACT
 from webdataset.loading.partition import is_split
 from webdataset.stages.base import Json
 from webdataset.stages.mix import Mixture
@@ -143,6 +144,11 @@ def plan_delivery(
     """
     kind = getattr(loaded_module("webdataset.loading.loader"), "Loader", None)
     if kind is not None and isinstance(source, kind):
+        if source.order != EXACT:
+            raise UsageError(
+                f"order={source.order!r} gives samples as they become ready, so that no trace knows the batches: trace "
+                "what they are taken from, wds.states.trace(loader.dataset, workers=…, batch_size=…)"
+            )
         making = source.batching
         dataset, found = source.dataset, [source.workers, source.batch_size, LOADER, making.drop_last, making.exact]
     else:

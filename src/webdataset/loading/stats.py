@@ -18,6 +18,7 @@ _MEANINGS = {
     "bytes": "Bytes of the batches delivered",
     "failures": "Errors raised to the consumer",
     "restarts": "Times that all workers were started again, since one had died or hung",
+    "overtakes": "Samples that came while some of an earlier batch were still being made",
     "skipped": "Failures that handlers let pass",
     "dropped": "Samples that functions dropped by returning None",
     "running_seconds": "Seconds since the loader began its first epoch, while an epoch ran",
@@ -49,6 +50,7 @@ class LoaderStats:
         bytes: of the batches delivered; long lists of containers (decoded JSON) are weighed by some of them.
         failures: errors raised to the consumer.
         restarts: times that all workers were started again, since one had died or hung.
+        overtakes: of ``order="ready"``, samples that came while some of an earlier batch were still being made.
         skipped: failures that handlers let pass on the way to what was delivered: samples, or the rest of a shard.
         dropped: samples that functions dropped by returning None, on the same way.
         running_seconds: from the beginning of each epoch to its end or now.
@@ -69,6 +71,7 @@ class LoaderStats:
     bytes: int = 0
     failures: int = 0
     restarts: int = 0
+    overtakes: int = 0
     skipped: int = 0
     dropped: int = 0
     running_seconds: float = 0.0
@@ -111,13 +114,14 @@ class LoaderStats:
         Seconds are those of the clock on the wall, in which a thread also waits for others to let it run.
         """
         restarts = f"restarts {self.restarts}, " if self.restarts else ""
+        overtakes = f"overtakes {self.overtakes}, " if self.overtakes else ""
         speed = f"{self.samples_per_second:.0f} samples/s, {self._megabytes_per_second:.1f} MB/s"
         return format_table(
             self.stages,
             f"{self.samples} samples in {self.running_seconds:.1f} s: {speed}",
             f"waited for batches {self.waiting_share:.0%} of the time; workers waited "
             f"{_divide(sum(self.worker_waiting_seconds), sum(self.worker_busy_seconds)):.0%} of theirs",
-            f"failures {self.failures}, {restarts}{format_losses(self.skipped, self.dropped)}",
+            f"failures {self.failures}, {restarts}{overtakes}{format_losses(self.skipped, self.dropped)}",
             estimated=True,
         )
 

@@ -69,7 +69,7 @@ class InlineWorkers(WorkerPool):
         self._stopped = True
         self._grants.clear()
 
-    def grant(self, grants: Sequence[WindowCredit]) -> None:
+    def grant(self, grants: Sequence[WindowCredit], worker: int | None = None) -> None:  # noqa: ARG002  there is one
         """Let some windows be written."""
         self._grants += grants
 
@@ -191,9 +191,9 @@ class ThreadWorkers(WorkerPool):
             # wakes one that waits
             each.orders.put(WindowCredit(-1))
 
-    def grant(self, grants: Sequence[WindowCredit]) -> None:
-        """Let all threads write some windows."""
-        for each in self._threads:
+    def grant(self, grants: Sequence[WindowCredit], worker: int | None = None) -> None:
+        """Let a thread, or all, write some windows."""
+        for each in self._threads if worker is None else self._threads[worker : worker + 1]:
             each.needed = grants[0].needed
             for grant in grants:
                 each.orders.put(grant)

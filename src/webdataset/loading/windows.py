@@ -74,7 +74,7 @@ _SILENCE_SECONDS = 60.0
 # for workers to notice that an epoch was given up
 _PATIENCE_SECONDS = 5.0
 # one window of so many is weighed, where its samples are no columns
-_WEIGHED = 8
+WEIGHED = 8
 # so long after the last grant, a window may wait to be granted together with the next one
 _SOON_SECONDS = 0.001
 # in one epoch; samples that change their shape more often travel beside the batch
@@ -133,8 +133,8 @@ class WorkerPool(ABC):
         """Cancel the epoch; each worker sends a last part that says it is over."""
 
     @abstractmethod
-    def grant(self, grants: Sequence[WindowCredit]) -> None:
-        """Let all workers write some windows, at least one."""
+    def grant(self, grants: Sequence[WindowCredit], worker: int | None = None) -> None:
+        """Let a worker write some windows, at least one; None: all workers."""
 
     @abstractmethod
     def receive(self, timeout_seconds: float | None = None, worker: int | None = None) -> WindowPart | None:
@@ -147,6 +147,18 @@ class WorkerPool(ABC):
     @abstractmethod
     def blocks(self, layout: BatchLayout) -> BlockPool:
         """Return memory that all workers can write to."""
+
+    def receive_first(self, timeout_seconds: float, late: int) -> WindowPart | None:  # noqa: ARG002  processes can be killed
+        """Wait for the first part that comes, of any worker; return None after the timeout.
+
+        Args:
+            timeout_seconds: of waiting.
+            late: the worker that holds the others up.
+
+        Raises:
+            WorkerDied: a worker has ended.
+        """
+        return self.receive(timeout_seconds)
 
     def describe_position(self, worker: int) -> str:  # noqa: ARG002  known of processes only
         """Say what a worker read last; nothing where that is not known."""
@@ -166,7 +178,12 @@ class BatchWindow:
         layout: of its block, or None.
         columns: the block's arrays.
         span: indices in a window.
+
+    Attributes:
+        early: a worker still owes samples of an earlier window.
     """
+
+    early = False
 
     def __init__(
         self, number: int, parts: list[WindowPart], layout: BatchLayout | None, columns: list[Array], span: int = 0
@@ -341,14 +358,8 @@ class WindowAssembler:
         try:
             while not all(self._over) or self._parts:
                 self._grant()
-                while (late := self._find_late()) is not None:
-                    part = self.pool.receive(_SILENCE_SECONDS, late)
-                    if part is not None:
-                        self._register(part)
-                    else:
-                        self._warn_of_silence()
+                self._wait()
                 found = self._take_window()
-                self._next += 1
                 while found:
                     # nothing here refers to what the consumer lets go of
                     yield found.pop()
@@ -365,6 +376,18 @@ class WindowAssembler:
                 # what came meanwhile
                 self._parts.clear()
             self.begun = False
+
+    def _wait(self) -> None:
+        """Receive parts until all workers are done with the next window."""
+        while (late := self._find_late()) is not None:
+            self._receive(self.pool.receive, late)
+
+    def _receive(self, receive: Callable[[float, int], WindowPart | None], late: int) -> None:
+        part = receive(_SILENCE_SECONDS, late)
+        if part is not None:
+            self._register(part)
+        else:
+            self._warn_of_silence()
 
     def _warn_of_silence(self) -> None:
         """Name the workers that the program waits for; a silent hang is taken for one of the training."""
@@ -415,8 +438,9 @@ class WindowAssembler:
 
     def _take_window(self) -> list[BatchWindow]:
         """Return the next window, if it holds samples or progress."""
-        layout, columns = self._lent.pop(self._next, (None, []))
-        parts = self._parts.pop(self._next, [])
+        number, self._next = self._next, self._next + 1
+        layout, columns = self._lent.pop(number, (None, []))
+        parts = self._parts.pop(number, [])
         for part in parts:
             if part.error is not None:
                 self.failed = [each for one in parts for each in one.counted]
@@ -426,7 +450,7 @@ class WindowAssembler:
         # a free block is left for the workers.
         if self._blocks is not None and self._blocks.scarce:
             columns = [column.copy() for column in columns]
-        window = BatchWindow(self._next, parts, layout, columns, self.span)
+        window = BatchWindow(number, parts, layout, columns, self.span)
         if not window.count and not any(part.progress or part.counted for part in parts):
             return []
         self._learn(window)
@@ -484,7 +508,7 @@ class WindowAssembler:
         if columns is not None:
             # what lies beside a block can grow, too
             self.window_bytes = max(self.window_bytes, columns.size_bytes)
-        elif window.number % _WEIGHED == 0:
+        elif window.number % WEIGHED == 0:
             self.window_bytes = max(self.window_bytes, sum(map(estimate_bytes, window.samples())))
         if not self._placing or window.partly or not window.count or self._layouts >= _MOST_LAYOUTS:
             return

@@ -112,10 +112,12 @@ class WorkerShare(Protocol):
         turn: samples after which the giver of the first of them has been asked again.
         following: the lowest index that the next sample can have, one that no other worker has; NEVER: there is none.
             The loop that draws samples keeps it up to date.
+        stepwise: it notes the state at each sample.
     """
 
     turn: int
     following: int
+    stepwise: bool
 
     def __iter__(self) -> Iterator[tuple[object, int]]:
         """Yield (sample, what follows): the sample's index is what followed before; END where that only moved on."""
@@ -125,6 +127,9 @@ class WorkerShare(Protocol):
 
     def progress(self) -> Json:
         """Return what changed in the state since the last call, as a JSON value; None where there is none."""
+
+    def take_steps(self) -> list[Json]:
+        """Return what changed in the state with each sample since the last call; none where that is not noted."""
 
     def close(self) -> None:
         """End it."""
@@ -165,6 +170,7 @@ class WindowPart:
         beside: without columns: for each row, the fields without a column (where ``placed``), or the whole sample.
         placed: without columns: for each row, whether its columns are written.
         progress: what changed in the worker's state since the last part that said so; None: this one does not.
+        steps: where the share notes the state at each sample: what changed with each row; ``progress`` is the rest.
         over: the worker has no more samples.
         busy: blocks of earlier windows that the worker's pipeline still refers to.
         error: what ended the worker, where something did.
@@ -182,6 +188,7 @@ class WindowPart:
     beside: list[Any] = field(default_factory=list)
     placed: list[bool] = field(default_factory=list)
     progress: Json = None
+    steps: list[Json] = field(default_factory=list)
     over: bool = False
     busy: list[int] = field(default_factory=list)
     error: BaseException | None = None
@@ -411,7 +418,8 @@ class WorkerLoop:
         part.counted.append(self.notes.count_row(index - self.work.start - part.window * self.work.span))
 
     def _finish_part(self, part: WindowPart, rows: WindowRows, granted: WindowCredit) -> WindowPart:
-        part.progress = self._progress(due=granted.eager or part.over)
+        part.steps = self.share.take_steps()
+        part.progress = self._progress(due=granted.eager or part.over or self.share.stepwise)
         part.busy = self.work.allocator.take_back(rows, granted.block, len(part.rows), self.share.turn)
         self._open = None
         part.timings = self._working, self._waiting

@@ -24,6 +24,7 @@ from webdataset.core import errors
 from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError, describe_error
 from webdataset.core.logs import log
 from webdataset.loading.loader import Loader
+from webdataset.loading.loader_checks import EXACT
 from webdataset.loading.stats import LoaderStats
 from webdataset.serving.shared_batches import SharedBlocks, encode_batch
 from webdataset.serving.unix_channel import (
@@ -491,6 +492,11 @@ def make_stream_loader(source: object, options: Message) -> Loader:
         raise UsageError(
             "SharedLoader needs an elastic dataset, whose state says where each trainer continues if another ends: "
             "write dataset.elastic()"
+        )
+    if found.order != EXACT:
+        raise UsageError(
+            f"SharedLoader continues with the next batch where a trainer ends, and with order={found.order!r} batches "
+            "depend on time: leave order= out"
         )
     if found.on_device:
         raise UsageError(

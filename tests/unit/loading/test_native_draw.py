@@ -33,6 +33,7 @@ class ScriptedShare:
     """Gives what a script says, and remembers what a page said when the next sample was asked for."""
 
     turn = 1
+    stepwise = False
 
     def __init__(self, script, page, end):
         self.script, self.page, self.end = script, page, end
@@ -63,6 +64,10 @@ class ScriptedShare:
 
     def progress(self):
         """Return None."""
+
+    def take_steps(self):
+        """Return nothing."""
+        return []
 
     def close(self):
         """Count."""
