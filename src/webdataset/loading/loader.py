@@ -298,7 +298,7 @@ class Loader:
         stepwise = self._most_early is not None
         beginning = replace(self._origin.begin(self.epoch, state), timed=self._timings, stepwise=stepwise)
         if state is not None and restart is None:
-            warn_of_unequal_ranks(self.dataset, beginning.state, beginning.place, self.batch_size or 1)
+            warn_of_unequal_ranks(self.dataset, state, beginning.place, self.batch_size or 1)
         # windows are the same whatever was received of them
         if self._batching.exact:
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
