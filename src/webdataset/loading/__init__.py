@@ -7,7 +7,7 @@
 * ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it; ``message_pipe``: the pipes
 * ``shared_memory``: the layout of batches in blocks of memory, and leases on them
 * ``rows``, ``columns``, ``windows``, ``batching``: samples to rows of blocks and to columns, parts to windows, windows
-  to batches
+  to batches; ``ready_order``: parts as they become ready
 * ``stats``: counters, stage times, Prometheus text
 * ``states``: which samples a run delivers, and states further on; ``read_plan``: what each worker reads;
   ``read_speed``: how fast shards are read here

@@ -217,14 +217,14 @@ class _OpenWindow:
     """A window that is being received: what it says about the state, and the rows of its samples.
 
     Attributes:
-        steps: it is one worker's, and says with each sample what changed in the state.
+        steps: what changed in the state with each sample, where the window is one worker's that notes it.
         early: as of the window.
     """
 
     def __init__(self, window: BatchWindow) -> None:
         self.count = window.count
         self.early = window.early
-        self.steps = [(part.worker, 0, step) for part in window.parts for step in part.steps]
+        self._worker, self.steps = window.parts[0].worker, window.parts[0].steps
         self._taken = 0
         self.progress = [(part.worker, part.turns, part.progress) for part in window.parts]
         self.counted = window.merge_counts()
@@ -240,10 +240,14 @@ class _OpenWindow:
             beyond: samples received.
             mark: of them.
         """
-        mark.progress += self.steps[self._taken : beyond]
         if self.early:
             mark.early += beyond - self._taken
-        self._taken = beyond
+        mark.progress += self.take_steps(beyond)
+
+    def take_steps(self, beyond: int) -> list[tuple[int, int, Json]]:
+        """Return what changed in the state with the first samples, as progress that was not taken yet."""
+        steps, self._taken = self.steps[self._taken : beyond], beyond
+        return [(self._worker, 0, step) for step in steps]
 
     def advance(self, beyond: int) -> tuple[int, list[RowCounts]]:
         """Return where its first samples end, as an index, and what was counted there and not told yet."""
@@ -294,7 +298,8 @@ class _ReceivedWindows:
         while self._windows and self._windows[0].count <= self._beyond:
             window = self._windows.popleft()
             self._beyond -= window.count
-            window.take(window.count, mark)
+            if window.steps or window.early:
+                window.take(window.count, mark)
             mark.progress += window.progress
             mark.counted += window.counted
             mark.until = window.stop
@@ -302,7 +307,8 @@ class _ReceivedWindows:
         if self._beyond:
             mark.until, counts = self._windows[0].advance(self._beyond)
             mark.counted += counts
-            self._windows[0].take(self._beyond, mark)
+            if self._windows[0].steps or self._windows[0].early:
+                self._windows[0].take(self._beyond, mark)
             if self._windows[0].steps:
                 # the state is known there
                 mark.beyond = 0
@@ -312,6 +318,8 @@ class _ReceivedWindows:
         """Return the mark after the last sample, whether or not all were received."""
         mark = BatchMark() if self._held is None else replace(self._held, beyond=0, samples=0, until=NEVER)
         for window in self._windows:
-            mark.progress += window.steps + window.progress
+            if window.steps:
+                mark.progress += window.take_steps(window.count)
+            mark.progress += window.progress
             mark.counted += window.counted
         return mark

@@ -101,6 +101,8 @@ class Loader:
     _restarts = 0
     # an epoch that has failed, and the one after it
     _following: tuple[int, int] | None = None
+    # batches when a state was asked for last; as if one had been at the beginning
+    _saved = 0
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class Loader:
         if batch_size is None:
             check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)
         # batches that samples may come early by
-        self._most_early = read_order(order, window, exact=exact)
+        self._most_early = None if order == EXACT and window is None else read_order(order, window, exact=exact)
         self.dataset, self.batch_size, self.order = dataset, batch_size, order
         self.workers, self.mode, self.start_method = workers, mode, start_method
         self.epoch = int(getattr(dataset, "epoch", 0) or 0)
@@ -161,8 +163,6 @@ class Loader:
         self._beginning: EpochStart | None = None
         self._received: ReceivedState | None = None
         self._progress = EpochProgress()
-        # batches when a state was asked for last; as if one had been at the beginning
-        self._saved = 0
         self._publish: PublishBlock | None = None
         self._device = make_device_prefetcher(device, pin_memory=pin_memory)
 
@@ -297,7 +297,7 @@ class Loader:
             state = rewind_state(state, following, worker_context())
         stepwise = self._most_early is not None
         beginning = replace(self._origin.begin(self.epoch, state), timed=self._timings, stepwise=stepwise)
-        if state is not None and restart is None:
+        if state is not None and restart is None and beginning.place.world_size > 1:
             warn_of_unequal_ranks(self.dataset, state, beginning.place, self.batch_size or 1)
         # windows are the same whatever was received of them
         if self._batching.exact:
@@ -352,21 +352,23 @@ class Loader:
             self._ending = weakref.finalize(self, pool.close)
             placing = self.batch_size is not None and self._batching.collate is None
             ahead = self._ahead if self.workers else AheadLimits(0, 0, self._ahead.size_bytes)
-            windows = self._windows = self._make_assembler(pool, span, ahead, placing=placing)
+            if self._most_early is None:
+                windows = WindowAssembler(pool, span=span, ahead=ahead, placing=placing)
+            else:
+                windows = self._make_ready_assembler(pool, span, ahead, self._most_early)
+            self._windows = windows
             windows.watch = self._stats.count
             windows.eager = self._often()
         windows.begun = True
         self._pool.begin(beginning)
         return windows.epoch()
 
-    def _make_assembler(self, pool: WorkerPool, span: int, ahead: AheadLimits, *, placing: bool) -> WindowAssembler:
-        most = self._most_early
-        if most is None:
-            return WindowAssembler(pool, span=span, ahead=ahead, placing=placing)
+    def _make_ready_assembler(self, pool: WorkerPool, span: int, ahead: AheadLimits, most: int) -> ReadyAssembler:
         if self.batch_size is None:
-            # a window is an item of each worker, and one that is so many windows early is that many items early, or more
-            most = (most + 1) // span - 1
-        return ReadyAssembler(pool, span=span, ahead=ahead, collating=placing, most_early=max(0, most))
+            # a window is an item of each worker
+            most = max(0, (most + 1) // span - 1)
+        collating = self.batch_size is not None and self._batching.collate is None
+        return ReadyAssembler(pool, span=span, ahead=ahead, collating=collating, most_early=most)
 
     def _stop_pool(self) -> None:
         """Close the worker pool, and keep nothing of it."""

@@ -1,9 +1,9 @@
 """Gives the parts of windows in the order in which they become ready, within a bound: ``Loader(order="ready")``.
 
-Theory. In the exact order the program waits for the slowest worker, and the others wait as soon as they are as far ahead
-as memory allows. Here each worker is granted windows for itself: what it made is given at once, so that being ahead
-costs no memory, and it may be ahead of the slowest one by many windows. Each stream belongs to one worker, so a state
-needs nothing new: it has the memory of each stream after what was received, as that of ranks that are not equally far.
+Theory. In the exact order the program waits for the slowest worker, and the others wait as soon as they are as far
+ahead as memory allows. Here each worker is granted windows for itself: what it made is given at once, so that being
+ahead costs no memory, and it may be ahead of the slowest one by many windows. Each stream belongs to one worker, so a
+state needs nothing new: it has the memory of each stream after what was received, as that of ranks that are not equally far.
 A batch can end in the midst of a part, so workers note the state at each sample.
 
 Parts bring their samples themselves. Memory of a window that workers fill together would have to wait for the last.
@@ -30,6 +30,7 @@ class ReadyAssembler(WindowAssembler):
     def __init__(self, pool: WorkerPool, *, span: int, ahead: AheadLimits, collating: bool, most_early: int) -> None:
         self._most_early = most_early
         super().__init__(pool, span=span, ahead=ahead, placing=collating)
+        self._receive = pool.receive_first
 
     def _begin(self) -> None:
         super()._begin()
@@ -47,10 +48,9 @@ class ReadyAssembler(WindowAssembler):
         """Return the number of the worker that has the lowest windows to make, of those that still make samples."""
         return min(range(self.pool.workers), key=lambda number: (self._over[number], self._reached[number]))
 
-    def _wait(self) -> None:
-        """Receive parts until one can be given."""
-        while not self._arrived:
-            self._receive(self.pool.receive_first, self._slowest())
+    def _find_late(self) -> int | None:
+        """Return the slowest worker, as long as no part can be given."""
+        return None if self._arrived else self._slowest()
 
     def _ready(self, worker: int) -> bool:
         return self._over[worker] or self._reached[worker] >= self._granted_to[worker]

@@ -290,6 +290,8 @@ class WindowAssembler:
 
     def __init__(self, pool: WorkerPool, *, span: int, ahead: AheadLimits, placing: bool) -> None:
         self.pool = pool
+        # waits for a part, with a worker that is waited for
+        self._receive: Callable[[float, int], WindowPart | None] = pool.receive
         self.span = span
         self.ahead = ahead
         self.layout: BatchLayout | None = None
@@ -358,7 +360,12 @@ class WindowAssembler:
         try:
             while not all(self._over) or self._parts:
                 self._grant()
-                self._wait()
+                while (late := self._find_late()) is not None:
+                    part = self._receive(_SILENCE_SECONDS, late)
+                    if part is not None:
+                        self._register(part)
+                    else:
+                        self._warn_of_silence()
                 found = self._take_window()
                 while found:
                     # nothing here refers to what the consumer lets go of
@@ -376,18 +383,6 @@ class WindowAssembler:
                 # what came meanwhile
                 self._parts.clear()
             self.begun = False
-
-    def _wait(self) -> None:
-        """Receive parts until all workers are done with the next window."""
-        while (late := self._find_late()) is not None:
-            self._receive(self.pool.receive, late)
-
-    def _receive(self, receive: Callable[[float, int], WindowPart | None], late: int) -> None:
-        part = receive(_SILENCE_SECONDS, late)
-        if part is not None:
-            self._register(part)
-        else:
-            self._warn_of_silence()
 
     def _warn_of_silence(self) -> None:
         """Name the workers that the program waits for; a silent hang is taken for one of the training."""

@@ -418,7 +418,8 @@ class WorkerLoop:
         part.counted.append(self.notes.count_row(index - self.work.start - part.window * self.work.span))
 
     def _finish_part(self, part: WindowPart, rows: WindowRows, granted: WindowCredit) -> WindowPart:
-        part.steps = self.share.take_steps()
+        if self.share.stepwise:
+            part.steps = self.share.take_steps()
         part.progress = self._progress(due=granted.eager or part.over or self.share.stepwise)
         part.busy = self.work.allocator.take_back(rows, granted.block, len(part.rows), self.share.turn)
         self._open = None

@@ -32,9 +32,9 @@ class RecordingWorkers(InlineWorkers):
         self.groups_credits = groups
         self.granted = []
 
-    def grant(self, grants):
+    def grant(self, grants, worker=None):
         self.granted.append([each.window for each in grants])
-        super().grant(grants)
+        super().grant(grants, worker)
 
 
 @pytest.mark.parametrize(
