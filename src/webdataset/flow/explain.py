@@ -108,7 +108,7 @@ def format_urls(found: Sequence[Any]) -> str:
 
 _OPTIONS = (
     "batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last", "workers", "mode",
-    "start_method", "order",
+    "start_method",
 )  # fmt: skip
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -142,6 +142,8 @@ def describe_loader(source: object) -> list[str]:
     options = [
         f"{name}={format_value(value)}" for name in _OPTIONS if (value := getattr(loader, name, None)) is not None
     ]
+    if getattr(loader, "order", "exact") != "exact":
+        options.append(f"order={loader.order!r}")
     workers = int(loader.num_workers if hasattr(loader, "num_workers") else loader.workers)
     return [", ".join(options), _describe_sharing(loader, workers), _describe_waiting(loader, workers)]
 

@@ -242,12 +242,8 @@ class _OpenWindow:
         """
         if self.early:
             mark.early += beyond - self._taken
-        mark.progress += self.take_steps(beyond)
-
-    def take_steps(self, beyond: int) -> list[tuple[int, int, Json]]:
-        """Return what changed in the state with the first samples, as progress that was not taken yet."""
-        steps, self._taken = self.steps[self._taken : beyond], beyond
-        return [(self._worker, 0, step) for step in steps]
+        mark.progress += [(self._worker, 0, step) for step in self.steps[self._taken : beyond]]
+        self._taken = beyond
 
     def advance(self, beyond: int) -> tuple[int, list[RowCounts]]:
         """Return where its first samples end, as an index, and what was counted there and not told yet."""
@@ -318,8 +314,7 @@ class _ReceivedWindows:
         """Return the mark after the last sample, whether or not all were received."""
         mark = BatchMark() if self._held is None else replace(self._held, beyond=0, samples=0, until=NEVER)
         for window in self._windows:
-            if window.steps:
-                mark.progress += window.take_steps(window.count)
+            # steps say nothing more: each stream has ended since
             mark.progress += window.progress
             mark.counted += window.counted
         return mark

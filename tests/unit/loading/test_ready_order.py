@@ -407,3 +407,14 @@ def test_what_needs_an_order_refuses(numbered):
     with pytest.raises(UsageError, match="leave order= out"):
         wds.SharedLoader(loader, "/tmp/never/made")
     assert "order='ready'" in loader.explain()
+
+
+def test_an_epoch_whose_last_samples_are_left_out_is_over(numbered):
+    """The state after it continues with the next epoch, whichever samples were left out."""
+    with load(make(numbered, "shuffled"), 7, drop_last=True, workers=5) as loader:
+        assert [len(numbers(batch)) for batch in loader] == [7] * 17
+        state = json.dumps(loader.state_dict())
+    with load(make(numbered, "shuffled"), 7, order="exact") as loader:
+        loader.load_state_dict(json.loads(state))
+        assert len([n for batch in loader for n in numbers(batch)]) == COUNT - COUNT // 7
+        assert loader.epoch == 2
