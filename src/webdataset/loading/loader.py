@@ -101,6 +101,8 @@ class Loader:
     _restarts = 0
     # an epoch that has failed, and the one after it
     _following: tuple[int, int] | None = None
+    # set_epoch has named the epoch of the state: its rest is given, though nothing be left
+    _chosen = False
     # batches when a state was asked for last; as if one had been at the beginning
     _saved = 0
 
@@ -154,8 +156,6 @@ class Loader:
         self._state: Json = None
         # workers have begun the present epoch, so that its state is of use
         self._begun = False
-        # set_epoch has named that state's epoch: its rest is given, though nothing be left
-        self._chosen = False
         # what the present epoch began with, where the next one follows at its end
         self._resumed: Json = None
         # closes the worker pool when the loader is forgotten
