@@ -166,7 +166,7 @@ def test_samples_before_a_large_body_are_given_before_it_is_read(native, monkeyp
     """So that two of them do not lie in memory at once, and a complete sample does not wait for the next one."""
     monkeypatch.setenv("WDS_NATIVE", native)
     path = tmp_path / "s.tar"
-    path.write_bytes(write_pictures(20, size=600_000))
+    path.write_bytes(write_pictures(20, size=700_000))
     with LocalFileStream(path) as stream:
         place = 0
         for number, sample in enumerate(read_samples([{"url": "s.tar", "stream": stream}], Reading())):

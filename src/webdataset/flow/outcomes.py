@@ -12,8 +12,9 @@ that it draws are counted until something is kept of them: where they came often
 Costs nothing for each sample.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webdataset.core.errors import AllDropped, NoSamples
 from webdataset.core.optional_imports import is_instance_by_name
@@ -127,28 +128,29 @@ class DrawWatch:
     """Counts the shards that a pass draws, until something is kept of them.
 
     Args:
-        runner: of the stage whose shards are counted: the last before they are read.
+        place: of the stage whose shards are counted: the last before they are read.
         runners: of all stages of the pass.
-        is_waiting: tells whether the pass has given nothing yet, where that is known.
+        waiting: an item, whether the pass has given nothing yet; None where that is not known.
     """
 
-    def __init__(
-        self, runner: "StageRunner", runners: Sequence["StageRunner"], is_waiting: Callable[[], bool | None]
-    ) -> None:
-        self.runner = runner
-        self._readers = [runner for runner in runners if isinstance(runner.stage, ReadShards)][:1]
-        self._dropping = [runner for runner in runners if runner.outcome is not None]
-        self._is_waiting = is_waiting
+    def __init__(self, place: int, runners: Sequence["StageRunner"], waiting: Sequence[bool | None]) -> None:
+        self.place = place
+        # not the runners, which have this in what they draw from: a pass that is left is gone at once, with its files
+        self._readers = [_refer(runner.state) for runner in runners if isinstance(runner.stage, ReadShards)][:1]
+        self._dropping = [
+            (runner.stage, _refer(runner.state), runner.outcome) for runner in runners if runner.outcome is not None
+        ]
+        self._waiting = waiting
         self._urls: set[int] = set()
         self._drawn = 0
         self._read = not self._readers  # a sample; what other readers read is not known
         self._warned = False
 
     @classmethod
-    def of(cls, runners: Sequence["StageRunner"], is_waiting: Callable[[], bool | None]) -> "DrawWatch | None":
+    def of(cls, runners: Sequence["StageRunner"], waiting: Sequence[bool | None]) -> "DrawWatch | None":
         """Return the watch of a pass; None where its shards come to an end, as those of a plain list do."""
         last, repeats = None, False
-        for runner in runners:
+        for place, runner in enumerate(runners):
             if isinstance(runner.stage, ReadShards):
                 break
             stage = getattr(runner, "foreign", runner.stage)
@@ -156,15 +158,15 @@ class DrawWatch:
             # what is not ours may give shards over and over
             own = called is not resampled_shards and str(getattr(called, "__module__", "")).startswith("webdataset.")
             ends = own if last is not None else type(stage) in (SimpleShardList, list, tuple)
-            last, repeats = runner, repeats or not ends
+            last, repeats = place, repeats or not ends
         else:
-            last = runners[0] if len(runners) > 1 else None
+            last = 0 if len(runners) > 1 else None
         if last is None or not repeats:
             return None
         source = getattr(runners[0], "foreign", None)
         # it waits for shards to come, under whatever names
         renewed = is_instance_by_name(source, "webdataset.shards.directory", "DirectoryShardList")
-        return None if renewed else cls(last, runners, is_waiting)
+        return None if renewed else cls(last, runners, waiting)
 
     def watch(self, shards: Iterator[object]) -> Iterator[object]:
         """Yield the shards.
@@ -172,22 +174,30 @@ class DrawWatch:
         Raises:
             NoSamples: they came again and again, and one stage kept nothing of them.
         """
-        for shard in shards:
-            url = shard.get("url") if isinstance(shard, dict) else None
-            self._urls.add(hash(url))
-            self._drawn += 1
-            yield shard
-            # what is no shard does not come again
-            if url is None or not self._judge():
-                # it may be a sample, which lives no longer than it is wanted
-                del shard
-                break
-        yield from shards
+        try:
+            for shard in shards:
+                url = shard.get("url") if isinstance(shard, dict) else None
+                self._urls.add(hash(url))
+                self._drawn += 1
+                yield shard
+                # what is no shard does not come again
+                if url is None or not self._judge():
+                    # it may be a sample, which lives no longer than it is wanted
+                    del shard
+                    break
+            yield from shards
+        finally:
+            # they may be samples of other datasets, whose files are open
+            close = getattr(shards, "close", None)
+            if close is not None:
+                close()
 
     def _judge(self) -> bool:
         """Raise or warn where nothing was kept of what was drawn so far; tell whether to watch any further."""
-        self._read = self._read or any(_has_read(runner.state) for runner in self._readers)
-        found = [_find_outcome(place, runner) for place, runner in enumerate(self._dropping)]
+        self._read = self._read or any(_has_read(refer()) for refer in self._readers)
+        found = [
+            _find_outcome(place, stage, refer(), seen) for place, (stage, refer, seen) in enumerate(self._dropping)
+        ]
         silent = [each for each in found if not each.gave and each.dropped]
         rounds = self._drawn / len(self._urls)
         if silent:
@@ -197,13 +207,13 @@ class DrawWatch:
                 f"no samples found in {self._describe_draws()}: the shards are empty, were stepped over by the "
                 "handler, or hold no selected member with an extension"
             )
-        elif self._read and rounds >= MIN_ROUNDS and self._drawn >= MIN_DRAWN_SHARDS and self._is_waiting():
+        elif self._read and rounds >= MIN_ROUNDS and self._drawn >= MIN_DRAWN_SHARDS and self._waiting[0]:
             warn_user(
                 f"nothing has come out of this pipeline after {self._describe_draws()}: a stage drops all samples, or "
                 "waits for more than there will be"
             )
             return False
-        return bool(silent) or not self._read or bool(self._is_waiting()) or any(not each.gave for each in found)
+        return bool(silent) or not self._read or bool(self._waiting[0]) or any(not each.gave for each in found)
 
     def _judge_stage(self, stage: StageOutcome, rounds: float) -> None:
         """Raise where a stage that dropped all of its samples will drop those to come; warn before that."""
@@ -227,6 +237,11 @@ class DrawWatch:
         return f"{self._drawn} draws from {shards}"
 
 
+def _refer(state: object) -> Callable[[], object]:
+    """Return what gives a state as long as it lives."""
+    return weakref.ref(state) if state is not None else lambda: None
+
+
 def _has_read(state: object) -> bool:
     """Tell whether a reader has given a sample of the shard that it read last."""
     if isinstance(state, ReaderState):
@@ -234,9 +249,9 @@ def _has_read(state: object) -> bool:
     return getattr(state, "last", None) is not None
 
 
-def _find_outcome(place: int, runner: "StageRunner") -> StageOutcome:
+def _find_outcome(place: int, stage: Any, state: object, outcome: Outcome | None) -> StageOutcome:  # noqa: ANN401  any stage that drops
     """Return what became of the samples of a stage that may drop some, as far as it has come."""
-    stage, state, outcome = cast("Any", runner.stage), cast("Any", runner.state), runner.outcome or Outcome()
+    outcome = outcome or Outcome()
     gave, dropped = outcome.gave, outcome.dropped
     if isinstance(stage, ReadShards):
         slots = [slot.state.position for slot in getattr(state, "slots", None) or ()]

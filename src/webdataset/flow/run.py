@@ -62,7 +62,7 @@ class Flow(Generic[Output]):
         self._stages: Sequence[object] | None = stages  # until it was told what became of their samples
         self._resumed = state is not None
         # for the first item; not known of runs that are tracked
-        self._waiting: bool | None = None if self.run.tracked else True
+        self._waiting: list[bool | None] = [None if self.run.tracked else True]
         with context:
             self.runners = _make_runners(stages, self.run)
             self._first = max((n for n, runner in enumerate(self.runners) if runner.rewinds), default=0)
@@ -101,11 +101,11 @@ class Flow(Generic[Output]):
                 runners = runners[place:]
                 state = runners[1].state
                 runner.first_input = 0 if state is None else state.first_input
-        watch = DrawWatch.of(self.runners, lambda: self._waiting)
+        watch = DrawWatch.of(self.runners, self._waiting)
         for runner in runners:
             if not runner.over:
                 runner.open()
-                if watch is not None and runner is watch.runner:
+                if watch is not None and runner is self.runners[watch.place]:
                     runner.items = watch.watch(runner.items)
 
     def first(self) -> Output:
@@ -114,7 +114,7 @@ class Flow(Generic[Output]):
             item: Output = next(self.items, END)
         if item is END:
             self.items = iter(())
-        self._waiting = False
+        self._waiting[0] = False
         return item
 
     def __iter__(self) -> Iterator[Any]:
