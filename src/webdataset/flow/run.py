@@ -101,7 +101,8 @@ class Flow(Generic[Output]):
                 runners = runners[place:]
                 state = runners[1].state
                 runner.first_input = 0 if state is None else state.first_input
-        watch = DrawWatch.of(self.runners, self._waiting)
+        # tracked runs are left in the midst, with their files: nothing may keep them
+        watch = None if self.run.tracked else DrawWatch.of(self.runners, self._waiting)
         for runner in runners:
             if not runner.over:
                 runner.open()
