@@ -92,7 +92,7 @@ def test_a_loader_judges_all_of_its_workers(shards, mode, size, way):
 def test_a_share_may_be_empty(shards, mode, streams):
     """Classes that lie in one shard, which one worker reads: nothing is wrong, nothing is said."""
     made = read(shards).map(keeps(13)).select(lambda sample: sample["cls"] == 13)
-    with wds.Loader(made if streams is None else made.elastic(streams), 4, **mode) as loader:
+    with wds.Loader(made, 4, **mode) as loader:
         assert [int(number) for batch in loader for number in batch["cls"]] == [13]
 
 
@@ -241,23 +241,14 @@ def test_a_pass_without_end_that_keeps_nothing(shards, way, fewer_draws):
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
-@pytest.mark.parametrize("streams", [None, 24])
-def test_the_consumer_of_a_loader_hears_of_it(shards, mode, streams, fewer_draws):
-    """In a worker, and in each virtual stream."""
+def test_the_consumer_of_a_loader_hears_of_it(shards, mode, fewer_draws):
+    """In a worker, too."""
     made = drawn(shards).select(drops_all)
     with (
-        wds.Loader(made if streams is None else made.elastic(streams), 4, **mode) as loader,
+        wds.Loader(made, 4, **mode) as loader,
         pytest.raises(NoSamples, match=r"select: drops_all .* let it keep some, or let the pass end"),
     ):
         next(iter(loader))
-
-
-def test_a_list_in_streams_that_begins_again(shards, fewer_draws):
-    """The shards of a stream come from a walk that all streams share: each counts its own."""
-    listed = wds.shardlists.InfiniteShardList("x", shards)
-    made = wds.WebDataset(listed, workersplitter=wds.split_by_worker, shardshuffle=False).select(drops_all)
-    with pytest.raises(NoSamples, match="kept none"):
-        next(iter(made.elastic(3)))
 
 
 def test_a_slow_start_is_no_error(shards, fewer_draws):
