@@ -7,7 +7,7 @@ the run of a plain pipeline, of all streams of an elastic one, a loader for all 
 saved state is not judged, since what came before is not known; nor is what was given up before its end.
 
 A pass without end (``resampled=True``) never comes to be judged, and would read the same shards forever. So the shards
-that it draws are counted until something is kept of them: where they came often enough to be sure, it fails.
+that a plain run draws are counted until something is kept of them: where they came often enough to be sure, it fails.
 
 Costs nothing for each sample.
 """
@@ -130,10 +130,10 @@ class DrawWatch:
     Args:
         place: of the stage whose shards are counted: the last before they are read.
         runners: of all stages of the pass.
-        waiting: an item, whether the pass has given nothing yet; None where that is not known.
+        waiting: one item: whether the pass has given nothing yet.
     """
 
-    def __init__(self, place: int, runners: Sequence["StageRunner"], waiting: Sequence[bool | None]) -> None:
+    def __init__(self, place: int, runners: Sequence["StageRunner"], waiting: Sequence[bool]) -> None:
         self.place = place
         # not the runners, which have this in what they draw from: a pass that is left is gone at once, with its files
         self._readers = [_refer(runner.state) for runner in runners if isinstance(runner.stage, ReadShards)][:1]
@@ -147,7 +147,7 @@ class DrawWatch:
         self._warned = False
 
     @classmethod
-    def of(cls, runners: Sequence["StageRunner"], waiting: Sequence[bool | None]) -> "DrawWatch | None":
+    def of(cls, runners: Sequence["StageRunner"], waiting: Sequence[bool]) -> "DrawWatch | None":
         """Return the watch of a pass; None where its shards come to an end, as those of a plain list do."""
         last, repeats = None, False
         for place, runner in enumerate(runners):
@@ -213,7 +213,7 @@ class DrawWatch:
                 "waits for more than there will be"
             )
             return False
-        return bool(silent) or not self._read or bool(self._waiting[0]) or any(not each.gave for each in found)
+        return bool(silent) or not self._read or self._waiting[0] or any(not each.gave for each in found)
 
     def _judge_stage(self, stage: StageOutcome, rounds: float) -> None:
         """Raise where a stage that dropped all of its samples will drop those to come; warn before that."""

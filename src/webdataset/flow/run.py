@@ -61,8 +61,8 @@ class Flow(Generic[Output]):
         self._context = context
         self._stages: Sequence[object] | None = stages  # until it was told what became of their samples
         self._resumed = state is not None
-        # for the first item; not known of runs that are tracked
-        self._waiting: list[bool | None] = [None if self.run.tracked else True]
+        # for the first item
+        self._waiting = [True]
         with context:
             self.runners = _make_runners(stages, self.run)
             self._first = max((n for n, runner in enumerate(self.runners) if runner.rewinds), default=0)
@@ -101,7 +101,7 @@ class Flow(Generic[Output]):
                 runners = runners[place:]
                 state = runners[1].state
                 runner.first_input = 0 if state is None else state.first_input
-        # tracked runs are left in the midst, with their files: nothing may keep them
+        # not in a stream of an elastic run: after an error the watch would keep the files of other streams open
         watch = None if self.run.tracked else DrawWatch.of(self.runners, self._waiting)
         for runner in runners:
             if not runner.over:

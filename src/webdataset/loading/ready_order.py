@@ -4,8 +4,7 @@ Theory. In the exact order the program waits for the slowest worker, and the oth
 ahead as memory allows. Here each worker is granted windows for itself: what it made is given at once, so that being
 ahead costs no memory, and it may be ahead of the slowest one by many windows. Each stream belongs to one worker, so a
 state needs nothing new: it has the memory of each stream after what was received, as that of ranks which are not
-equally far.
-A batch can end in the midst of a part, so workers note the state at each sample.
+equally far. A batch can end in the midst of a part, so workers note the state at each sample.
 
 Parts bring their samples themselves. Memory of a window that workers fill together would have to wait for the last.
 """

@@ -113,7 +113,7 @@ class ShardReader:
         self.reading = reading
         self.scanner = TarScanner(reading.admit(), reading.limits)
         self.scanner.weigh = self._weigh
-        self.scanner.most = getattr(self.stream, "chunk_bytes", CHUNK)
+        self.scanner.largest_chunk = getattr(self.stream, "chunk_bytes", CHUNK)
         self.grouper = reading.grouper()
         stamp = {name: value for name, value in shard.items() if name.startswith("__")}
         self.grouper.open({"__url__": self.url, **stamp})
@@ -489,7 +489,8 @@ class ShardReader:
 class SmallShardReader(ShardReader):
     """A small local shard being read from its start: all at once, where nothing in it has to be judged.
 
-    Most of what such a shard costs is to make what judges. So this is made only where it is needed.
+    Most of what such a shard costs is to make scanner, grouper and the memory of keys. So they are made only where they
+    are needed.
 
     Args:
         shard: as for :class:`ShardReader`, with a :class:`~webdataset.storage.streams.LocalFileStream`.
@@ -501,7 +502,7 @@ class SmallShardReader(ShardReader):
         self.stream = shard["stream"]
         # this file looks after itself
         self.file_identity = None
-        self._making = shard, reading
+        self._arguments = shard, reading
         self._common = common
         self._small = True
 
@@ -512,26 +513,26 @@ class SmallShardReader(ShardReader):
 
     def lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
         """Yield lists of samples, as :meth:`ShardReader.lists` does; of a plain shard there is one at most."""
-        shard, _ = self._making
+        shard, _ = self._arguments
         stamp = {"__key__": None, "__url__": str(shard["url"])}
         stamp |= {name: value for name, value in shard.items() if name.startswith("__")}
         content = self.stream.read(self.stream.identity.length)
         found = take_small_shard(content, stamp, self._common) if stamp["__key__"] is None else None
         if found is None:
-            self._make()
+            self._prepare()
             self._first_piece = content
             yield from super().lists()
         elif found[0]:
             yield found
 
-    def _make(self) -> None:
+    def _prepare(self) -> None:
         if self._small:
             self._small = False
-            super().__init__(*self._making)
+            super().__init__(*self._arguments)
 
     def explain_error(self, error: Exception) -> Exception:
         """Say where an error struck."""
-        self._make()
+        self._prepare()
         return super().explain_error(error)
 
     def close(self) -> None:

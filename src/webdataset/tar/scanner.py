@@ -68,7 +68,7 @@ class TarScanner(MemberAssembly):
             again: then ``feed`` returns early, ``waiting`` is true, and ``feed_waiting`` continues. So it does where
             the taker reads by itself and pauses.
         error: what is wrong with the stream, or None. Nothing comes after an error.
-        most: bytes of the largest chunks that ``want`` asks for.
+        largest_chunk: bytes of the largest chunks that ``want`` asks for.
     """
 
     def __init__(self, admit: Admit | None = None, limits: Limits = Limits()) -> None:  # noqa: B008  immutable
@@ -79,7 +79,7 @@ class TarScanner(MemberAssembly):
         self._left: tuple[bytes, int, int] | None = None
         self._window = _ONE_MEMBER
         self._chunk = FIRST_CHUNK
-        self.most = CHUNK
+        self.largest_chunk = CHUNK
         self._sizes: dict[bytes, int] = {}
 
     @property
@@ -91,7 +91,7 @@ class TarScanner(MemberAssembly):
             return min(self._need, MOST_AT_ONCE if untouched and self._need <= MOST_AT_ONCE else GATHERED)
         if self._body is None and self._chunk == 0:
             return self._skip + BLOCK
-        chunk = self._chunk or self.most
+        chunk = self._chunk or self.largest_chunk
         return chunk - self.offset % BLOCK
 
     def restart(self, offset: int) -> None:
@@ -165,7 +165,7 @@ class TarScanner(MemberAssembly):
         if taker is None or left is None or not taker.paused:
             return False
         try:
-            buf, pos, base = taker.take(*left, self.most)
+            buf, pos, base = taker.take(*left, self.largest_chunk)
         except Exception as error:  # noqa: BLE001  kept, as by _try_advance
             self.error, self._left = error, None
             return False
@@ -216,7 +216,7 @@ class TarScanner(MemberAssembly):
                 if taker.paused:
                     self.coming = None
                     self._pause(buf, pos, base)
-                    self._chunk = min(self.most, (self._chunk or self.most) * 2)
+                    self._chunk = min(self.largest_chunk, (self._chunk or self.largest_chunk) * 2)
                     return
                 if pos > end:
                     self._skip = pos - end
@@ -228,7 +228,7 @@ class TarScanner(MemberAssembly):
         body = self._body
         self.coming = body.name if body is not None and self._need >= LARGE and body.kind in REGULAR else None
         # after an exact read of a large body, ask for the next header alone; else grow towards whole chunks
-        self._chunk = 0 if large else min(self.most, (self._chunk or self.most) * 2)
+        self._chunk = 0 if large else min(self.largest_chunk, (self._chunk or self.largest_chunk) * 2)
 
     def _take(self, taker: Taker, buf: bytes, pos: int, base: int) -> tuple[bytes, int, int, int]:
         """Let the taker take what it can; return where it stopped, and how far to read here before it is asked again.
@@ -238,7 +238,7 @@ class TarScanner(MemberAssembly):
         # what extended headers, global ones and zero blocks mean for the next header is not its to know
         if self._first is None and not self._zeros and self._globals == NO_EXTENSION:
             before = base + pos
-            buf, pos, base = taker.take(buf, pos, base, self._chunk or self.most)
+            buf, pos, base = taker.take(buf, pos, base, self._chunk or self.largest_chunk)
             self._window = _ONE_MEMBER if base + pos > before else min(2 * self._window, _MANY_MEMBERS)
         return buf, pos, base, min(len(buf), pos + self._window)
 

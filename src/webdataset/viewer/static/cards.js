@@ -168,6 +168,17 @@ function face(sample, size) {
 }
 
 /**
+ * What screen readers say of a card.
+ * @param {Sample} sample
+ * @param {number} position in the grid; negative where it has none
+ * @param {number} total of samples; negative where it is not known
+ */
+export function cardLabel(sample, position, total) {
+  const place = position < 0 ? '' : `, ${formatNumber(position + 1)}`;
+  return `Sample ${shorten(sample.key, 80)}${place}${place && total >= 0 ? ` of ${formatNumber(total)}` : ''}`;
+}
+
+/**
  * A card of the grid.
  * @param {Sample} sample
  * @param {object} options
@@ -186,7 +197,7 @@ export function card(sample, { href, selected, dense, size, position = -1, total
   const chips = rest.filter((field) => field !== caption);
   return h('a', {
     class: `card${dense ? ' card-dense' : ''}${selected ? ' selected' : ''}`, href, draggable: 'false', tabindex: selected ? '0' : '-1',
-    'aria-label': `Sample ${shorten(sample.key, 80)}${position < 0 ? '' : `, ${formatNumber(position + 1)}${total < 0 ? '' : ` of ${formatNumber(total)}`}`}`, 'aria-current': selected ? 'true' : null,
+    'aria-label': cardLabel(sample, position, total), 'aria-current': selected ? 'true' : null,
     data: { ordinal: String(sample.ordinal), shard: String(sample.shard) },
   },
   h('span', { class: 'card-face' }, element, tagMarks(sample.tags)),

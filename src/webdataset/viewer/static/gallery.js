@@ -1,6 +1,6 @@
 /** Samples of a source as a grid or a table that scrolls through all of them. */
 
-import { blank, card, tableRow } from './cards.js';
+import { blank, card, cardLabel, tableRow } from './cards.js';
 import { failure, formatBytes, formatNumber, h, notice, replace } from './dom.js';
 import { Rows } from './rows.js';
 import { hrefOf } from './route.js';
@@ -86,9 +86,21 @@ export class Gallery {
     else if (index) this.rows.reveal(Math.floor(index / this.columns), false);
   }
 
+  /** Let the cards say how many samples there are, once it is known. */
+  count() {
+    const { source } = this;
+    if (source.total === null || this.counted === source.total) return;
+    this.counted = source.total;
+    for (const one of this.element.querySelectorAll('.card:not(.blank)')) {
+      const index = Number(one.dataset.index);
+      one.setAttribute('aria-label', cardLabel(source.at(index), index, source.total));
+    }
+  }
+
   /** Show what the source has now. */
   follow() {
     const { source } = this;
+    this.count();
     if (this.layout === 'table') this.name();
     for (const [row, element] of this.rows.drawn) if (element.classList.contains('waiting') && this.ready(row)) this.rows.redraw(row);
     this.rows.setSize(Math.ceil(this.capacity / this.columns));
