@@ -55,6 +55,7 @@ WAYS = {
 }
 TRAININGS = {
     "ours": Way("this library", "ours", "read_train", "train"),
+    "crop": Way("this library, `random_resized_crop`", "ours", "read_crop", "train"),
     "1.0.2": Way("webdataset 1.0.2", "1.0.2", "read_train", "train"),
     "turboloader": Way("TurboLoader", "turboloader", "read_turboloader", "train"),
 }

@@ -172,7 +172,7 @@ def write_pictures(folder: Path) -> list[str]:
 
 def train(ways: Mapping[str, Way]) -> Answers:
     """Measure decoding, cropping, resizing and normalising, and return the answers."""
-    chosen = {name: way for name, way in TRAININGS.items() if name in ways}
+    chosen = {name: way for name, way in TRAININGS.items() if name in ways or name == "crop"}
     with workspace() as folder:
         found = in_turns(chosen, write_pictures(folder), folder, None)
     for name, answer in found.items():

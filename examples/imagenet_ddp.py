@@ -10,6 +10,7 @@ epoch is left out or seen twice. Samples have `jpg` (or `png`) and `cls`.
 
 import argparse
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,10 @@ def write_digits(folder: Path) -> None:
             sink.write({"__key__": f"{number:06d}", "png": enlarged, "cls": int(label)})
 
 
-def crop(sample: dict[str, Any], rng: np.random.Generator) -> tuple[Any, Any]:
-    """Return a crop of 32 x 32 at a random place, and the class; `rng` belongs to this sample in this epoch."""
-    image = sample["image"]
-    top, left = (int(rng.integers(0, size - 31)) for size in image.shape[:2])
-    return image[top : top + 32, left : left + 32], sample["cls"]
+def augment(sample: dict[str, Any], rng: random.Random) -> tuple[Any, int]:
+    """Return uint8[32, 32, 3] of a random part, and the class; `rng` belongs to this sample in this epoch."""
+    # for photographs: size 224, scale=(0.08, 1), and flip=0.5, which digits do not bear
+    return wds.random_resized_crop(sample["image"], 32, rng, scale=(0.5, 1), flip=0), int(sample["cls"])
 
 
 def make_loader(urls: str, batch: int, workers: int) -> wds.Loader:
@@ -43,9 +43,8 @@ def make_loader(urls: str, batch: int, workers: int) -> wds.Loader:
     dataset = (
         wds.WebDataset(urls, shardshuffle=100, seed=1)
         .shuffle(2000)
-        .decode("rgb8")
         .rename(image="png;jpg;jpeg")
-        .map(crop, rng="numpy")
+        .map(augment, rng=True)
         .elastic(streams=24)
         .equal_epochs("drop", counts=True)
     )

@@ -23,6 +23,7 @@ _HOMES = {
     "cache": """LRUCleanup cached_tarfile_samples cached_tarfile_to_samples lru_cleanup
         maybe_cached_tarfile_to_samples pipe_cleaner""",
     "compat": "FluidInterface FluidWrapper Processor WebDataset WebLoader",
+    "codecs.images.crop": "center_crop decode_crop random_resized_crop",
     "codecs.media": "random_clips",
     "cborsiterators": "cbors2_to_samples cbors_to_samples msgpacks_to_samples",
     "extradatasets": "AISBatch MockDataset with_epoch with_length",

@@ -58,6 +58,11 @@ from .cborsiterators import (
 )
 from .cluster.map_shards import map_shards as map_shards
 from .cluster.mapped_functions import sample_rng as sample_rng, stream_function as stream_function
+from .codecs.images.crop import (
+    center_crop as center_crop,
+    decode_crop as decode_crop,
+    random_resized_crop as random_resized_crop,
+)
 from .codecs.media import random_clips as random_clips
 from .compat import (
     FluidInterface as FluidInterface,
@@ -232,10 +237,12 @@ __all__ = [
     "cached_tarfile_to_samples",
     "cbors2_to_samples",
     "cbors_to_samples",
+    "center_crop",
     "check_ranks",
     "check_shards",
     "compose",
     "decode",
+    "decode_crop",
     "default_collation_fn",
     "detshuffle",
     "equal_steps",
@@ -280,6 +287,7 @@ __all__ = [
     "pipelinefilter",
     "pytorch_weights_only",
     "random_clips",
+    "random_resized_crop",
     "rename",
     "rename_keys",
     "repair_shards",

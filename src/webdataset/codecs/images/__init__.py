@@ -1,7 +1,7 @@
 """Images: decodes pictures to arrays, tensors and Pillow images, and encodes them.
 
-``handler`` has the handler and the meaning of its specs, ``decode`` decodes, ``encode`` encodes, ``output_buffer``
-decodes into a batch; only ``handler`` is loaded before the first image.
+``handler`` has the handler and the meaning of its specs, ``decode`` decodes, ``crop`` decodes parts, ``encode``
+encodes, ``output_buffer`` decodes into a batch; only ``handler`` is loaded before the first image.
 """
 
 from webdataset.codecs.images.handler import (

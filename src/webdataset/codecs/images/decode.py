@@ -235,6 +235,28 @@ def _load_plugin(data: bytes) -> bool:
     return True
 
 
+def read_image_size(data: bytes, limit: int | None = AS_SET) -> tuple[int, int]:
+    """Return height and width of an image; its pixels are not decoded.
+
+    Args:
+        data: the encoded image.
+        limit: see :func:`check_size`.
+
+    Raises:
+        MissingExtra: Pillow is not installed, or a plug-in that the format needs.
+        FieldTooLarge: more pixels than the limit (``WDS_MAX_IMAGE_PIXELS``).
+        UnsafeContent: a format that starts another program (EPS).
+        OSError: not an image that Pillow knows.
+    """
+    if data[:2] == b"\xff\xd8" and _simplejpeg() is not None:
+        try:
+            return _header_cache().of(data)[:2]
+        except ValueError:  # damaged or unusual: Pillow gives the answer, or the error
+            pass
+    with open_image(data, limit) as image:
+        return image.height, image.width
+
+
 def decode_pixels(
     data: bytes, mode: str, limit: int | None = AS_SET, least: tuple[int, int] | None = None
 ) -> npt.NDArray[np.uint8]:
@@ -267,15 +289,15 @@ def decode_pixels(
         width, height = image.size
         image.load()
         if width * height <= _STRIP:
-            return _copy_to_output(np.asarray(image.convert(mode)))
+            return copy_to_output(np.asarray(image.convert(mode)))
         return _convert_in_strips(image, mode)
 
 
-def _copy_to_output(values: npt.NDArray[np.uint8]) -> np.ndarray:
+def copy_to_output(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Return a writable copy of pixels, in the batch that is being made where there is one."""
     place = output_buffer.take_buffer(values.shape, values.dtype)
     if place is None:
-        return np.array(values)
+        return np.array(values, order="C")
     np.copyto(place, values)
     return place
 
