@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 import webdataset as wds
-from harness import ROUNDS, rounded, show
+from harness import ROUNDS, SCALE, rounded, show
 from webdataset.codecs.images.decode import decode_pixels
 
 SIDE = 224
@@ -58,7 +58,8 @@ def measure(function: Callable[[], Any], count: int) -> float:
 def main() -> None:
     """Measure each size."""
     torch.set_num_threads(1)
-    for (height, width), count in SIZES.items():
+    for (height, width), pictures in SIZES.items():
+        count = max(1, int(pictures * SCALE))
         data = make_picture(height, width)
         crop = partial(wds.random_resized_crop, data, SIDE, random.Random(0), scale=SHARE)
         candidates: dict[str, Callable[[], Any]] = {
