@@ -167,6 +167,11 @@ def decode_crop(
 def _decode(data: bytes, size: Size, choose: Callable[[int, int], Box], resize: Resize) -> npt.NDArray[np.uint8]:
     """Decode the part that ``choose`` takes of a height and width."""
     wanted = _read_size(size)
+    if not isinstance(data, bytes):
+        raise UsageError(
+            f"a crop is decoded from the bytes of a field, not from a {type(data).__name__}: write decode() without "
+            "'rgb8' or the like, which leaves images as bytes"
+        )
     high, wide = decode.read_image_size(data)
     left, upper, right, lower = choose(high, wide)
     factor = _choose_factor((lower - upper, right - left), wanted)

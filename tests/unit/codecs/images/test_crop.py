@@ -261,6 +261,7 @@ def test_crops_are_the_same_with_any_workers_and_after_a_resume(shards, workers,
     ("change", "says"),
     [
         ({"size": 0}, "size=0 is no height"),
+        ({"data": np.zeros((9, 9, 3), np.uint8)}, "not from a ndarray: write decode() without"),
         ({"size": (1, 2, 3)}, "is no height"),
         ({"size": "224"}, "is no height"),
         ({"size": 2.5}, "is no height"),
