@@ -1,7 +1,8 @@
 """Compatibility import path of the readers of shards; the code lives in :mod:`webdataset.samples`.
 
-Late-bound: replacing ``url_opener``, ``tar_file_expander`` or ``group_by_keys`` in this module changes what
-``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` do, since they look these up when they are called.
+Late-bound: replacing ``url_opener``, ``tar_file_expander``, ``tar_file_iterator``, ``group_by_keys`` or ``valid_sample``
+in this module changes what ``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` do, since they look these up
+when they are called.
 """
 
 import functools
@@ -85,7 +86,7 @@ def tar_file_expander(
             (a string object of its own for each opened shard), invisible to groupers written for webdataset 0.2.
     """
     reading = Reading(handler=handler, select_files=select_files, rename_files=rename_files)
-    return expanded_members(data, reading, eof_value)
+    return expanded_members(data, reading, eof_value, None if tar_file_iterator is _own[2] else tar_file_iterator)
 
 
 def group_by_keys(  # noqa: PLR0917  upstream's signature
@@ -98,13 +99,14 @@ def group_by_keys(  # noqa: PLR0917  upstream's signature
     split_samples: str = "error",
 ) -> Iterator[Sample]:
     """Group members given as dicts into samples; see :func:`webdataset.samples.members.group_members`."""
-    return group_members(
+    samples = group_members(
         data, keys=keys, lcase=lcase, suffixes=suffixes, handler=handler, duplicates=duplicates,
         split_samples=split_samples,
     )  # fmt: skip
+    return samples if valid_sample is _own[3] else filter(valid_sample, samples)
 
 
-_own = (tar_file_expander, group_by_keys)
+_own = (tar_file_expander, group_by_keys, tar_file_iterator, valid_sample)
 
 
 @dataclass(repr=False)
@@ -152,13 +154,13 @@ class TarSamples(ReadShards):
 
     def flow(self, upstream: Iterator[Any], state: ReaderState) -> Iterator[Sample]:
         """Yield samples, through the replaced expander and grouper where there are any."""
-        if (tar_file_expander, group_by_keys) == _own:
+        if (tar_file_expander, group_by_keys, tar_file_iterator, valid_sample) == _own:
             return super().flow(upstream, state)
         rules = self.reading
         if state.stream is not None or rules.where is not None:
             who = "an elastic dataset" if state.stream is not None else "a dataset with where="
             raise UsageError(
-                f"{who} reads shards by itself: tar_file_expander or group_by_keys was replaced, and such a reader "
+                f"{who} reads shards by itself: a function of webdataset.tariterators was replaced, and such a reader "
                 "cannot say where a sample stands",
                 stage="tarfile_samples",
             )
@@ -195,7 +197,7 @@ def tarfile_samples(
             ``suffixes``,
             ``duplicates``, ``split_samples``, ``missing_end``, ``addresses``, ``limits``.
     """
-    return tarfile_to_samples(handler, select_files, rename_files, **options)(src)
+    return own_reader(handler, select_files, rename_files, **options)(src)
 
 
 def tarfile_to_samples(
@@ -216,6 +218,9 @@ def tarfile_to_samples(
     return TarSamples(reading) if reading.where is None else SelectedTarSamples(reading)
 
 
+# what WebDataset reads by, whatever a program puts in the place of the name, as in the published versions; what is put
+# there may call tarfile_samples
+own_reader = tarfile_to_samples
 tarfile_samples.as_stage = tarfile_to_samples  # type: ignore[attr-defined]  # used uncalled, it is the stage itself
 
 __getattr__ = lazy_attributes(__name__, "filters gopen")

@@ -1,11 +1,17 @@
 """What public programs do with webdataset 0.2.86 and 1.0.2, written from the behaviour of these versions."""
 
+import copy
+import inspect
+import io
 import os
+import pickle
 import subprocess
 import sys
+import tarfile
 import warnings
 from collections import Counter
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import pytest
 
@@ -247,3 +253,234 @@ def test_cache_names_are_made_of_texts(url):
     """Anything else is an ``AssertionError``, as in 1.0.2."""
     with pytest.raises(AssertionError):
         cache.url_to_cache_name(url)
+
+
+class OwnNames(wds.ShardWriter):
+    """Names its shards itself and opens them itself, as writers of several public programs do."""
+
+    def __init__(self, folder, **kw):
+        self.folder = folder
+        super().__init__("", **kw)
+
+    def next_stream(self):
+        self.finish()
+        if self.fname is None:
+            assert self.count == self.total == self.size == 0
+        self.fname = os.path.join(self.folder, f"{self.shard:05d}.tar")
+        self.shard += 1
+        self.tarstream = wds.TarWriter(self.fname, **self.kw)
+        self.count = self.size = 0
+
+
+def test_a_shard_writer_that_names_its_shards_itself(tmp_path):
+    """It has no pattern, and its ``fname`` is None until its own ``next_stream`` sets it."""
+    with OwnNames(tmp_path, maxcount=2, verbose=0) as sink:
+        for n in range(5):
+            sink.write({"__key__": str(n), "txt": "a"})
+    assert (sink.shard, sink.total) == (3, 5)
+    read = wds.WebDataset(f"{tmp_path}/{{00000..00002}}.tar", shardshuffle=False)
+    assert [sample["__key__"] for sample in read] == ["0", "1", "2", "3", "4"]
+
+
+class Indexing(wds.ShardWriter):
+    """Adds members to ``tarstream`` and notes where they lie, as a public writer of indexes does."""
+
+    def __init__(self, pattern, **kw):
+        super().__init__(pattern, **kw)
+        self.folder, self.places = os.path.dirname(self.fname), {}
+
+    def write(self, sample):
+        if self.tarstream is None or self.count >= self.maxcount:
+            self.next_stream()
+        writer = self.tarstream
+        for field, payload in writer.encoder(sample).items():
+            if field[0] != "_" or writer.keep_meta:
+                member = tarfile.TarInfo(f"{sample['__key__']}.{field}")
+                member.size, member.mode, member.uname = len(payload), writer.mode, writer.user
+                writer.tarstream.addfile(member, io.BytesIO(payload))
+                self.places[self.fname, member.name] = writer.tarstream.fileobj.tell() // 512 * 512 - 512, member.size
+        self.count += 1
+        self.total += 1
+
+
+def test_a_shard_writer_that_writes_members_itself(tmp_path):
+    """Members lie where it has noted; a short content is an error, and the shard can be continued."""
+    with Indexing(f"{tmp_path}/%d.tar", maxcount=2, verbose=0) as sink:
+        for n in range(3):
+            sink.write({"__key__": str(n), "txt": f"text {n}", "cls": n})
+        with pytest.raises(wds.WebDatasetError, match="has 1 of 2 bytes"):
+            short = tarfile.TarInfo("x.txt")
+            short.size = 2
+            sink.tarstream.addfile(short, io.BytesIO(b"1"))
+    assert sink.folder == str(tmp_path)
+    for (name, member), (offset, size) in sink.places.items():
+        with tarfile.open(name) as tar:
+            assert (tar.getmember(member).offset_data, tar.getmember(member).size) == (offset, size)
+    read = wds.WebDataset(f"{tmp_path}/{{0..1}}.tar", shardshuffle=False).decode()
+    assert [sample["txt"] for sample in read] == ["text 0", "text 1", "text 2"]
+
+
+def test_a_pattern_is_needed_where_our_method_names_the_shards():
+    """Without a method of its own, a writer without a pattern is refused at once; ours cannot name a shard."""
+
+    class Half(wds.ShardWriter):
+        def next_stream(self):
+            super().next_stream()
+
+    with pytest.raises(wds.WebDatasetError, match="no single place"):
+        wds.ShardWriter("")
+    with pytest.raises(wds.WebDatasetError, match="this ShardWriter has no pattern"):
+        Half("").write({"__key__": "a", "txt": "b"})
+
+
+FORGETFUL = """
+import sys
+import webdataset as wds
+
+def convert(source, target):
+    sink = wds.TarWriter(target)
+    for sample in wds.WebDataset(source, shardshuffle=False):
+        sink.write({"__key__": sample["__key__"], "txt": sample["txt"]})
+
+convert(sys.argv[1], sys.argv[2] + "/a.tar")
+sink = wds.ShardWriter(sys.argv[2] + "/b-%d.tar", maxcount=3)
+for sample in wds.WebDataset(sys.argv[2] + "/a.tar", shardshuffle=False):
+    sink.write(sample)
+"""
+
+
+def test_a_program_that_never_closes_its_writers(shards, tmp_path):
+    """Its shards are there, as with the published versions: in the program itself, and after it."""
+    command = [sys.executable, "-c", FORGETFUL, shards[0], str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("was never closed: it was completed") == 2
+    made = wds.WebDataset([f"{tmp_path}/b-{n}.tar" for n in range(2)], shardshuffle=False)
+    assert [sample["__key__"] for sample in made] == ["00", "01", "02", "03"]
+
+
+@pytest.fixture
+def schemes():
+    """The table of openers, as it was afterwards."""
+    before = dict(wds.gopen_schemes)
+    yield wds.gopen_schemes
+    wds.gopen_schemes.clear()
+    wds.gopen_schemes.update(before)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gcs", "az", "abfs", "abfss", "memory", "ssh", "ftp"])
+def test_openers_are_added_where_there_is_none(shards, schemes, scheme):
+    """Programs ask whether a scheme is served; those that no published version has stay theirs."""
+    opened = []
+
+    def opener(url, mode="rb", bufsize=8192, **_):
+        opened.append(url)
+        return open(shards[0], mode)
+
+    assert scheme not in schemes
+    assert schemes.get(scheme) is None
+    # served all the same
+    assert callable(schemes[scheme])
+    schemes.setdefault(scheme, opener)
+    assert schemes.get(scheme) is schemes[scheme] is opener
+    dataset = wds.WebDataset(f"{scheme}://bucket/x.tar", shardshuffle=False)
+    assert [sample["__key__"] for sample in dataset] == ["00", "01", "02", "03"]
+    assert opened == [f"{scheme}://bucket/x.tar"]
+
+
+def test_a_default_opener_gets_what_no_published_version_serves(shards, schemes):
+    """``__default__`` of a program's own is asked for ``s3:`` urls too."""
+    schemes["__default__"] = lambda url, mode="rb", bufsize=8192, **_: open(shards[0], mode)
+    assert len(list(wds.WebDataset("s3://bucket/x.tar", shardshuffle=False))) == 4
+
+
+def test_unknown_schemes_are_told_what_is_served():
+    """The schemes that are served besides are named as well."""
+    with pytest.raises(ValueError, match="az, ftp, ftps, gcs, gs, .*, memory, pipe, s3"):
+        wds.gopen("nothing://x")
+
+
+@pytest.mark.torch
+def test_trainers_that_ask_loaders_for_a_state(shards):
+    """Lightning saves the state of each loader that has ``state_dict`` and ``load_state_dict``; a plain one has not."""
+    pytest.importorskip("torch")
+
+    @runtime_checkable
+    class Stateful(Protocol):
+        def state_dict(self): ...
+
+        def load_state_dict(self, state): ...
+
+    class Own(wds.WebLoader):
+        def __init__(self, source):
+            super().__init__(source, batch_size=None)
+
+        def state_dict(self):
+            return {"own": super().state_dict()}
+
+    dataset = wds.WebDataset(shards, shardshuffle=False, seed=1)
+    bare = wds.WebLoader(dataset, batch_size=None)
+    for plain in (bare, wds.WebLoader(dataset.batched(2), batch_size=None).unbatched()):
+        assert not isinstance(plain, Stateful)
+        assert not hasattr(plain, "state_dict")
+        with pytest.raises(AttributeError, match="make it elastic"):
+            plain.state_dict()
+    elastic = wds.WebLoader(dataset.elastic(streams=2), batch_size=None)
+    for resumable in (elastic, elastic.batched(2), elastic.with_length(12), copy.deepcopy(elastic)):
+        assert isinstance(resumable, Stateful)
+        assert isinstance(resumable, wds.WebLoader)
+        # as newer Pythons ask
+        assert inspect.getattr_static(resumable, "state_dict", None) is not None
+    own = Own(dataset.elastic(streams=2))
+    assert own.state_dict()["own"] == elastic.state_dict()
+    assert isinstance(pickle.loads(pickle.dumps(own)), Own)
+    assert type(own).__name__ == "Own"
+
+
+def test_a_replaced_tar_file_iterator_reads_the_shards(shards, monkeypatch):
+    """It wraps the one that it replaces, has older arguments only, and turns stages and ``WebDataset``."""
+    before, seen = tariterators.tar_file_iterator, []
+
+    def without_classes(stream, skip_meta=r"__[^/]*__($|/)", handler=wds.reraise_exception):
+        for member in before(stream, skip_meta=skip_meta, handler=handler):
+            seen.append(member["fname"])
+            if not member["fname"].endswith(".cls"):
+                yield member
+
+    monkeypatch.setattr(tariterators, "tar_file_iterator", without_classes)
+    staged = wds.DataPipeline(wds.SimpleShardList(shards), wds.tarfile_to_samples())
+    for dataset in (staged, wds.WebDataset(shards, shardshuffle=False)):
+        assert [sorted(set(sample) - {"__url__"}) for sample in dataset] == [["__key__", "txt"]] * 12
+    assert len(seen) == 48
+    with pytest.raises(ValueError, match="was replaced"):
+        list(wds.WebDataset(shards, shardshuffle=False).elastic())
+
+
+def test_a_replaced_tar_file_iterator_and_damage(shards, tmp_path, monkeypatch):
+    """The sample in progress is dropped and the next shard read, as without the replacement."""
+    before = tariterators.tar_file_iterator
+    monkeypatch.setattr(tariterators, "tar_file_iterator", lambda *args, **kw: before(*args, **kw))
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(Path(shards[0]).read_bytes()[: 512 * 7])
+    errors = []
+    urls = [str(cut), shards[1]]
+    dataset = wds.WebDataset(urls, shardshuffle=False, handler=lambda error: errors.append(error) or True)
+    assert [sample["__key__"] for sample in dataset] == ["00", "10", "11", "12", "13"]
+    assert len(errors) == 1
+
+
+def test_a_replaced_valid_sample_chooses_samples(shards, monkeypatch):
+    """It is asked about each, in stages and in ``WebDataset``."""
+    before = tariterators.valid_sample
+    monkeypatch.setattr(tariterators, "valid_sample", lambda sample: before(sample) and sample["cls"] == b"1")
+    staged = wds.DataPipeline(wds.SimpleShardList(shards), wds.tarfile_to_samples())
+    for dataset in (staged, wds.WebDataset(shards, shardshuffle=False)):
+        assert [sample["__key__"] for sample in dataset] == ["01", "11", "21"]
+
+
+def test_a_replaced_tarfile_to_samples(shards, monkeypatch):
+    """A program puts a stage of its own there, made of ours; ``WebDataset`` reads on, as in the published versions."""
+    stage = wds.pipelinefilter(tariterators.tarfile_samples)
+    monkeypatch.setattr(tariterators, "tarfile_to_samples", stage)
+    staged = wds.DataPipeline(wds.SimpleShardList(shards), tariterators.tarfile_to_samples())
+    assert len(list(staged)) == len(list(wds.WebDataset(shards, shardshuffle=False))) == 12

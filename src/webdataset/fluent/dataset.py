@@ -109,7 +109,7 @@ class WebDataset(DataPipeline, FluidInterface):
             cache = interface.make_shard_cache(*near, verbose=verbose, handler=handler)
             given = {} if where is None else {"where": interface.parse_where(where, rules.get("where"))}
             chosen = {**rules, **given, "trust": self.trust, "cache": cache}
-            one = tariterators.tarfile_to_samples(handler, select_files, rename_files, **chosen)
+            one = tariterators.own_reader(handler, select_files, rename_files, **chosen)
             return interface.open_side_by_side(one, open_shards)
 
         storage = rules.get("storage_options")

@@ -4,8 +4,9 @@
 ``wds.Processor(wds.map, f)(dataset)`` is the form that upstream's documentation shows and no version had.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from webdataset.core.distributed import process_context
 from webdataset.core.errors import StateMismatch, UsageError
@@ -131,6 +132,9 @@ class WebLoader(DataPipeline, FluidInterface):
         self._running = LoaderPipelineRun()
         if isinstance(loader.dataset, DataPipeline):
             self.seed = loader.dataset.seed
+        if isinstance(loader.dataset, ElasticMixin):
+            kind: Any = _choose_class(type(self))
+            self.__class__ = kind
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the number of the next epoch; a state that was loaded into this epoch is still continued.
@@ -245,7 +249,20 @@ class WebLoader(DataPipeline, FluidInterface):
                     self.epoch = max(self.epoch, run.epoch + loop.passed)
                     self.pipeline[0].forget()
 
-    # -- state
+    if TYPE_CHECKING:
+
+        def state_dict(self) -> dict[str, Any]:
+            """See :class:`ElasticWebLoader`; a loader over another dataset has no such method."""
+
+        def load_state_dict(self, state: Mapping[str, Any]) -> None:
+            """See :class:`ElasticWebLoader`; a loader over another dataset has no such method."""
+
+
+class ElasticWebLoader(WebLoader):
+    """The class of every ``WebLoader`` over an elastic dataset: it has a state.
+
+    Lightning saves the state of each loader that has these methods, be it that they fail. So other loaders have none.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the item received last: a JSON value.
@@ -362,6 +379,17 @@ class WebLoader(DataPipeline, FluidInterface):
                 "batch_size=None, and .batched(n) in the dataset or after the loader"
             )
         return loader
+
+
+@functools.cache
+def _choose_class(kind: type[WebLoader]) -> type[WebLoader]:
+    """Return the class for loaders with a state in the place of a class for loaders: its subclass, or ours."""
+    if issubclass(kind, ElasticWebLoader):
+        return kind
+    if kind is WebLoader:
+        return ElasticWebLoader
+    members = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind, ElasticWebLoader), members)
 
 
 class Processor:

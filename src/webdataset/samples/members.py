@@ -8,7 +8,7 @@ written for webdataset 0.2 see what they always saw.
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import NamedTuple, cast
 
 from webdataset.core.error_handlers import Handler, reraise_exception, should_continue, with_location
@@ -98,19 +98,52 @@ def shard_members(
         reader.close()
 
 
-def expanded_members(shards: Iterable[Shard], reading: Reading, eof_value: object = None) -> Iterator[Sample]:
+def _replaced_members(
+    iterate: Callable[..., Iterator[Sample]], shard: Shard, opened: OpenedUrl, reading: Reading
+) -> Iterator[Sample]:
+    """Yield one shard's members as a program's own ``tar_file_iterator`` gives them."""
+
+    def ask(error: Exception) -> bool:
+        # the grouper drops the sample in progress
+        opened.broken = True
+        return reading.handler(error)
+
+    # older ones lack these two arguments
+    rules = {"select_files": reading.select_files, "rename_files": reading.rename_files}
+    given = {name: rule for name, rule in rules.items() if rule is not None}
+    try:
+        for member in iterate(shard["stream"], handler=ask, **given):
+            yield dict(member)
+    finally:
+        close = getattr(shard["stream"], "close", None)
+        if callable(close):
+            close()
+
+
+def expanded_members(
+    shards: Iterable[Shard],
+    reading: Reading,
+    eof_value: object = None,
+    iterate: Callable[..., Iterator[Sample]] | None = None,
+) -> Iterator[Sample]:
     """Yield the members of all shards, each with its ``__url__``.
 
     Args:
         shards: dicts with ``url`` and ``stream``.
         reading: how to read; its handler is asked where a shard fails.
         eof_value: an item to yield at the end of each shard; None yields none.
+        iterate: a program's own ``tar_file_iterator``, which takes a stream; None reads in this library's way.
     """
     for shard in shards:
         opened = _opened_urls.add(str(shard["url"]))
         stamp = {name: value for name, value in shard.items() if name.startswith("__")}
         try:
-            for member in shard_members(shard, reading):
+            found = (
+                shard_members(shard, reading)
+                if iterate is None
+                else _replaced_members(iterate, shard, opened, reading)
+            )
+            for member in found:
                 member.update(stamp)
                 member["__url__"] = opened.text
                 yield member
@@ -119,7 +152,7 @@ def expanded_members(shards: Iterable[Shard], reading: Reading, eof_value: objec
             if not should_continue(reading.handler, error, "reading"):
                 return
         else:
-            opened.ended = True
+            opened.ended = not opened.broken
         if eof_value is not None:
             yield cast("Sample", eof_value)
 

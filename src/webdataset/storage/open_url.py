@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from webdataset.core import settings, trust
 from webdataset.core.errors import MissingExtra, UsageError, WebDatasetError
@@ -173,7 +173,8 @@ def gopen_error(url: str, *_arguments: object, **_options: object) -> NoReturn:
         UsageError: always; it names the schemes that are served.
     """
     scheme = url.partition(":")[0]
-    known = ", ".join(sorted(name for name, opener in gopen_schemes.items() if opener is not gopen_error))
+    served = {**gopen_schemes.added, **gopen_schemes}
+    known = ", ".join(sorted(name for name, opener in served.items() if opener is not gopen_error))
     way_out = _LATER.get(scheme.lower())
     hint = f"; meanwhile write {redact(way_out.format(url=_quote_url(url)))}" if way_out else ""
     raise UsageError(
@@ -207,20 +208,45 @@ gopen_curl = _make_lazy_opener("pipe", "gopen_curl")
 gopen_command = _make_lazy_opener("pipe", "gopen_command")
 gopen_ais_program = _make_lazy_opener("pipe", "gopen_ais_program")
 
-gopen_schemes: dict[str, Opener] = {
-    "__default__": gopen_error,
-    "pipe": gopen_pipe,
-    **dict.fromkeys(("http", "https"), gopen_http),
-    "s3": gopen_s3,
-    **dict.fromkeys(("gs", "gcs"), gopen_gs),
-    **dict.fromkeys(("az", "abfs", "abfss"), gopen_azure),
-    "memory": gopen_memory,
-    **dict.fromkeys(("ssh", "sftp", "scp"), gopen_ssh),
-    **dict.fromkeys(("ftp", "ftps"), gopen_curl),
-    "ais": gopen_ais,
-    "hf": gopen_hf,
-    "htgs": gopen_htgs,
-}
+class SchemeTable(dict[str, Opener]):
+    """Openers by scheme; those that no published version has are served (``table["s3"]``), and count as absent.
+
+    So ``setdefault("s3", f)``, and a test whether there is an entry, put a program's own opener in.
+
+    Args:
+        entries: what programs see.
+        added: what is served besides, unless there is an entry, or a ``__default__`` of the program's own.
+    """
+
+    def __init__(self, entries: Mapping[str, Opener], added: Mapping[str, Opener]) -> None:
+        super().__init__(entries)
+        self.added: Final = dict(added)
+
+    def __missing__(self, scheme: str) -> Opener:
+        return self.added[scheme]
+
+
+gopen_schemes: SchemeTable = SchemeTable(
+    {
+        "__default__": gopen_error,
+        "pipe": gopen_pipe,
+        **dict.fromkeys(("http", "https"), gopen_http),
+        "gs": gopen_gs,
+        **dict.fromkeys(("sftp", "scp"), gopen_ssh),
+        "ftps": gopen_curl,
+        "ais": gopen_ais,
+        "hf": gopen_hf,
+        "htgs": gopen_htgs,
+    },
+    {
+        "s3": gopen_s3,
+        "gcs": gopen_gs,
+        **dict.fromkeys(("az", "abfs", "abfss"), gopen_azure),
+        "memory": gopen_memory,
+        "ssh": gopen_ssh,
+        "ftp": gopen_curl,
+    },
+)
 
 
 def find_opener(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener | None:
@@ -230,19 +256,22 @@ def find_opener(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener
     chosen = None if match is None else _environment_opener(match[1].lower(), served)
     if chosen is not None:
         return chosen
-    if "://" in url and "s3" in served and _has_route(url):
-        return served["s3"]
+    added = served.added if isinstance(served, SchemeTable) else {}
+    s3 = served.get("s3") or added.get("s3")
+    if "://" in url and s3 is not None and _has_route(url):
+        return s3
     if match is None:
         return None
     scheme = match[1]
-    found = (
-        served.get(scheme)
-        or served.get(scheme.lower())
-        or (None if scheme.lower() == "file" else _plugin_opener(scheme))
-    )
-    if found is not None or scheme.lower() == "file":
-        return found
     default = served.get("__default__", gopen_error)
+    found = served.get(scheme) or served.get(scheme.lower())
+    if scheme.lower() == "file":
+        return found
+    if found is None and default is gopen_error:
+        found = added.get(scheme.lower())
+    found = found or _plugin_opener(scheme)
+    if found is not None:
+        return found
     if default is gopen_error and match[2] and _is_fsspec_scheme(scheme):
         return gopen_fsspec
     return default if match[2] or (default is not gopen_error and not os.path.lexists(url)) else None

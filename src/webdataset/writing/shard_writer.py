@@ -71,6 +71,10 @@ def make_shard_namer(pattern: str | os.PathLike[str] | ShardNamer) -> ShardNamer
     return name
 
 
+def _refuse_to_name(_: int) -> str:
+    raise UsageError("this ShardWriter has no pattern: a next_stream() of its own names its shards")
+
+
 def _format_percent(text: str, shard: int) -> str:
     try:
         return text % shard
@@ -313,19 +317,23 @@ class ShardWriter:
                 raise UsageError(f"{name}={function!r:.60}: it is a function of a shard's name, or None")
         if not isinstance(start_shard, SupportsIndex):
             raise UsageError(f"start_shard={start_shard!r:.60}: it is the number of the first shard")
-        # a method of a subclass may pass what it likes to writers of its own
-        if kw and type(self).next_stream is ShardWriter.next_stream:
+        # a method of a subclass may pass what it likes to writers of its own, and name shards without the pattern
+        own = type(self).next_stream is not ShardWriter.next_stream
+        if kw and not own:
             check_writer_options(type(self).__name__, kw, self._shard_writer)
         self.maxcount, self.maxsize = maxcount, maxsize
         self.post, self.verbose, self.opener, self.kw = post, verbose, opener, kw
-        self._name, self._pattern, self._start = make_shard_namer(pattern), pattern, start_shard
-        called = self._name is pattern
-        self._existing = ExistingShards(self._name, start_shard, exist, opened=opener is not None, called=called)
+        named = not own or pattern != ""
+        self._name: ShardNamer = make_shard_namer(pattern) if named else _refuse_to_name
+        self._pattern, self._start = pattern, start_shard
+        called, opened = self._name is pattern, opener is not None or not named
+        self._existing = ExistingShards(self._name, start_shard, exist, opened=opened, called=called)
         self._rules = KeyRules(kw.pop("check_keys", "warn"))
         index = kw.pop("index", None)
         self._indexing = None if index is None else _make_series(index, opener)
         self.shard = start_shard
-        self.fname = self._name(start_shard)
+        # without a pattern the None of upstream's, which a method in the place of ours sees
+        self.fname: str = self._name(start_shard) if named else None  # type: ignore[assignment]
         self.total = self.count = self.size = 0
         self.tarstream: TarWriter | None = None
         self._closed = False
@@ -378,7 +386,7 @@ class ShardWriter:
         if self._closed:
             raise UsageError("this ShardWriter is closed: no sample can be added", url=self.fname)
         self.finish()
-        if self.tarstream is not None or self.shard != self._start:
+        if self.tarstream is not None or self.shard != self._start or self.fname is None:
             self.fname = self._name(self.shard)
         if self.verbose:
             log.info("writing %s (%d samples so far)", self.fname, self.total)

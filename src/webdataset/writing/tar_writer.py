@@ -12,11 +12,12 @@ import atexit
 import contextlib
 import importlib
 import os
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Final, Literal, Self, get_args
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, get_args
 
 from webdataset.core.errors import EncodingError, SampleError, SourceError, UsageError, WebDatasetError
 from webdataset.core.logs import log
@@ -26,6 +27,9 @@ from webdataset.tar.builder import END_MARK, EPOCH, PADDING, MemberStyle, make_h
 from webdataset.writing.compression import ArchiveOutput, CompressedOutput, choose_compression, make_compressor
 from webdataset.writing.local_file import Buffer
 from webdataset.writing.outputs import BorrowedOutput, open_output
+
+if TYPE_CHECKING:
+    import tarfile
 
 GATHERED_BYTES = 1 << 17
 GATHERED_PIECES = 900
@@ -135,32 +139,54 @@ class ShardOutput:
             self.abort()
 
     def __del__(self) -> None:
-        """Keep what a forgotten writer wrote under its partial name, and say so."""
-        self.abandon()
+        """Complete what a forgotten writer wrote, and say so."""
+        self.finish_forgotten()
+
+    def finish_forgotten(self) -> None:
+        """Complete a shard that nobody closed, as programs without ``with`` or ``close()`` expect, and warn."""
+        if self._state != "open" or os.getpid() != self._process:
+            return
+        # an object that goes away cannot raise
+        with contextlib.suppress(Exception):
+            try:
+                self.close()
+            except (WebDatasetError, OSError, ValueError) as error:
+                self._warn_of_forgetting(f"it could not be completed ({error})")
+            else:
+                self._warn_of_forgetting(f"it was completed with its {self._count} samples")
 
     def abandon(self) -> None:
         """Keep what was written under its partial name, and warn; nothing appears under the shard's name."""
         if self._state != "open" or os.getpid() != self._process:
             return
-        # an object that goes away cannot report it
         with contextlib.suppress(Exception):
             self._finish()
             where = self._output.abandon()
             self._state = "abandoned"
-            message = f"{type(self).__name__} for {self.url or self.stream!r} was never closed"
-            message += f": its {self._count} samples are in {where}" if where else ": its shard is incomplete"
-            log.warning("%s; use `with` or call close()", message)
-            warnings.warn(message, ResourceWarning, stacklevel=2)
+            self._warn_of_forgetting(f"its {self._count} samples are in {where}" if where else "its shard is incomplete")
+
+    def _warn_of_forgetting(self, what: str) -> None:
+        message = f"{type(self).__name__} for {self.url or self.stream!r} was never closed: {what}"
+        log.warning("%s; use `with` or call close()", message)
+        warnings.warn(message, ResourceWarning, stacklevel=3)
 
 
 _open_outputs: "weakref.WeakSet[ShardOutput]" = weakref.WeakSet()
 
 
 @atexit.register
-def _report_open_outputs() -> None:
-    """Warn where the program ends with a writer open: later, when its globals go away, nothing can be said any more."""
+def _finish_open_outputs() -> None:
+    """Complete what is open where the program ends; after an error that ended it, keep it under its partial name.
+
+    Later, when its globals go away, nothing can be said any more.
+    """
+    # set by the interpreter for an error that nobody caught
+    failed = getattr(sys, "last_value", None) is not None
     for output in list(_open_outputs):
-        output.abandon()
+        if failed:
+            output.abandon()
+        else:
+            output.finish_forgotten()
 
 
 KeyPolicy = Literal["warn", "error", "ignore"]
@@ -362,8 +388,38 @@ class TarWriter(ShardOutput):
 
     @property
     def tarstream(self) -> Self:
-        """The writer itself (upstream keeps a ``tarfile`` object here)."""
+        """The writer itself (upstream keeps a ``tarfile`` object here); see :meth:`addfile`."""
         return self
+
+    fileobj = tarstream
+
+    def tell(self) -> int:
+        """Return the ``offset``, as ``tarstream.fileobj.tell()`` of the published versions does."""
+        return self.offset
+
+    def addfile(self, tarinfo: "tarfile.TarInfo", fileobj: IO[bytes] | None = None) -> None:
+        """Write one member as it is, for programs that add to the ``tarstream`` of the published versions.
+
+        Args:
+            tarinfo: its header; ``size`` is that of its content.
+            fileobj: its content.
+
+        Raises:
+            UsageError: the writer is closed, the content is shorter, or index files are written beside the shard.
+            SourceError: the output failed.
+        """
+        content = b"" if fileobj is None else fileobj.read(tarinfo.size)
+        if self._state != "open" or self._indexing is not None or len(content) != tarinfo.size:
+            raise UsageError(
+                f"{tarinfo.name!r} cannot be added: the writer is {self._state}, its content has {len(content)} of "
+                f"{tarinfo.size} bytes, or index= was given",
+                url=self.url,
+            )
+        header = tarinfo.tobuf()
+        self._pieces += (header, content, PADDING[tarinfo.size & 511])
+        self._gathered += len(header) + len(content) + len(PADDING[tarinfo.size & 511])
+        self.last_key = None
+        self._hand_on()
 
     def write(self, obj: Mapping[str, object]) -> int:
         """Write one sample; return its bytes of payload, without headers and padding.

@@ -280,12 +280,22 @@ def test_owned_streams_are_closed_or_aborted():
     assert stream.closed
 
 
-def test_forgotten_pipes_are_ended(tmp_path):
-    """The command of a writer that nobody closed is ended; it does not complete its work with half an archive."""
+def test_forgotten_pipes_are_closed(tmp_path):
+    """The command of a writer that nobody closed sees the end of its input, as in the published versions."""
+    writer = TarWriter(f"pipe:cat > '{tmp_path}/a.tar' && touch '{tmp_path}/done'", encoder=False)
+    writer.write(SAMPLE)
+    with pytest.warns(ResourceWarning, match="completed with its 1 samples"):
+        writer.__del__()
+    assert writer.stream.closed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "done"]
+
+
+def test_forgotten_pipes_of_a_program_that_fails(tmp_path):
+    """Where an error ends the program, the command is stopped; it does not complete its work with half an archive."""
     writer = TarWriter(f"pipe:cat > /dev/null && touch '{tmp_path}/done'", encoder=False)
     writer.write(SAMPLE)
     with pytest.warns(ResourceWarning, match="its shard is incomplete"):
-        writer.__del__()
+        writer.abandon()
     assert writer.stream.closed
     assert list(tmp_path.iterdir()) == []
 

@@ -349,16 +349,29 @@ def test_overwriting_an_old_file_and_not_a_new_one(tmp_path):
     assert members(kept) == [("second.x", b"1")]
 
 
-def test_forgotten_writer_keeps_its_samples_and_says_so(tmp_path, caplog):
-    """A writer that nobody closed leaves its samples under the partial name and warns; not under the final name."""
+def test_forgotten_writer_completes_its_shard_and_says_so(tmp_path, caplog):
+    """Programs that never close their writer find the shard, as with the published versions; one warning says so."""
     writer = TarWriter(tmp_path / "a.tar", encoder=False)
     writer.write({"__key__": "a", "x": b"1"})
     with caplog.at_level(logging.WARNING, "webdataset"), pytest.warns(ResourceWarning, match="never closed"):
         writer.__del__()
-    (kept,) = tmp_path.iterdir()
-    assert kept.name.endswith(".partial")
-    assert members(kept) == [("a.x", b"1")]
-    assert str(kept) in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
+    assert members(tmp_path / "a.tar") == [("a.x", b"1")]
+    assert (tmp_path / "a.tar").read_bytes().endswith(bytes(1024))
+    assert caplog.text.count("was never closed: it was completed with its 1 samples") == 1
+    # what a program does later, in a __del__ of its own, changes nothing
+    writer.close()
+
+
+def test_a_forgotten_writer_that_cannot_complete_says_why(tmp_path, caplog):
+    """It goes away without an exception; another writer's file stays."""
+    writer = TarWriter(tmp_path / "a.tar", encoder=False)
+    writer.write({"__key__": "a", "x": b"1"})
+    (tmp_path / "a.tar").write_bytes(b"other")
+    with caplog.at_level(logging.WARNING, "webdataset"), pytest.warns(ResourceWarning, match="could not be completed"):
+        writer.__del__()
+    assert "another writer made this file" in caplog.text
+    assert (tmp_path / "a.tar").read_bytes() == b"other"
 
 
 def _leave(writer):
@@ -436,19 +449,44 @@ def test_the_permissions_of_a_file_that_is_replaced_stay(tmp_path):
     assert members(path) == [("a.x", b"1")]
 
 
-@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "raise ValueError"])
-def test_a_program_that_ends_without_closing(tmp_path, end):
-    """It says where the samples are, though its writer is a global; nothing appears under the shard's name."""
-    program = f"""
+ENDS = """
 import webdataset as wds
-sink = wds.TarWriter({str(tmp_path / "a.tar")!r})
-sink.write({{"__key__": "a", "txt": "1"}})
-closed = wds.TarWriter({str(tmp_path / "b.tar")!r})
+
+class Job:
+    def __init__(self):
+        self.sink = wds.TarWriter({path!r})
+        self.sink.write({{"__key__": "a", "txt": "1"}})
+
+    def __del__(self):
+        self.sink.close()
+
+job = Job()
+closed = wds.TarWriter({other!r})
 closed.close()
 {end}
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == (3 if "3" in end else 1 if end else 0)
+
+
+def _run_to_its_end(tmp_path, end):
+    program = ENDS.format(path=str(tmp_path / "a.tar"), other=str(tmp_path / "b.tar"), end=end)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "del job"])
+def test_a_program_that_ends_without_closing(tmp_path, end):
+    """Its shards are complete, though its writer is a global that its own ``__del__`` closes, or nobody."""
+    done = _run_to_its_end(tmp_path, end)
+    assert done.returncode == (3 if "3" in end else 0), done.stderr
+    assert done.stderr.count("was never closed: it was completed with its 1 samples") == ("del" not in end)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "b.tar"]
+    assert members(tmp_path / "a.tar") == [("a.txt", b"1")]
+
+
+@pytest.mark.parametrize("end", ["raise ValueError", "def f():\n    raise KeyboardInterrupt\nf()"])
+def test_a_program_that_an_error_ends(tmp_path, end):
+    """It says where the samples are; nothing appears under the shard's name."""
+    done = _run_to_its_end(tmp_path, end)
+    assert done.returncode != 0
     assert done.stderr.count("was never closed: its 1 samples are in") == 1
     (kept,) = tmp_path.glob(".a.tar.*.partial")
     assert str(kept) in done.stderr
