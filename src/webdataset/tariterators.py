@@ -1,8 +1,8 @@
 """Compatibility import path of the readers of shards; the code lives in :mod:`webdataset.samples`.
 
-Late-bound: replacing ``url_opener``, ``tar_file_expander``, ``tar_file_iterator``, ``group_by_keys`` or ``valid_sample``
-in this module changes what ``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` do, since they look these up
-when they are called.
+Late-bound: replacing ``url_opener``, ``tar_file_expander``, ``tar_file_iterator``, ``group_by_keys`` or
+``valid_sample`` in this module changes what ``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` do, since
+they look these up when they are called.
 """
 
 import functools

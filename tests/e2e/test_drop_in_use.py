@@ -77,6 +77,19 @@ def test_an_opener_takes_names_in_brackets_apart(shards, monkeypatch):
     assert seen == ["x/[rgb,tok]/*.tar"]
 
 
+def test_length_is_read_by_a_len_of_a_program():
+    """It is -1 until a program sets it, and goes with the copies."""
+
+    class Sized(wds.WebDataset):
+        def __len__(self):
+            return self.length
+
+    dataset = Sized("x.tar", shardshuffle=False)
+    assert dataset.length == -1
+    dataset.length = 7
+    assert len(dataset) == len(dataset.shuffle(3)) == 7
+
+
 def test_nsamples_is_a_number():
     """open_lm asks whether ``nsamples > 0``."""
     pipeline = wds.DataPipeline([1, 2, 3])
@@ -293,7 +306,8 @@ class Indexing(wds.ShardWriter):
         if self.tarstream is None or self.count >= self.maxcount:
             self.next_stream()
         writer = self.tarstream
-        for field, payload in writer.encoder(sample).items():
+        encoded: Any = writer.encoder(sample)
+        for field, payload in encoded.items():
             if field[0] != "_" or writer.keep_meta:
                 member = tarfile.TarInfo(f"{sample['__key__']}.{field}")
                 member.size, member.mode, member.uname = len(payload), writer.mode, writer.user
@@ -308,9 +322,9 @@ def test_a_shard_writer_that_writes_members_itself(tmp_path):
     with Indexing(f"{tmp_path}/%d.tar", maxcount=2, verbose=0) as sink:
         for n in range(3):
             sink.write({"__key__": str(n), "txt": f"text {n}", "cls": n})
+        short = tarfile.TarInfo("x.txt")
+        short.size = 2
         with pytest.raises(wds.WebDatasetError, match="has 1 of 2 bytes"):
-            short = tarfile.TarInfo("x.txt")
-            short.size = 2
             sink.tarstream.addfile(short, io.BytesIO(b"1"))
     assert sink.folder == str(tmp_path)
     for (name, member), (offset, size) in sink.places.items():

@@ -141,6 +141,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
     chosen_epoch: int | None = None  # an epoch that the user chose, until a loader over this pipeline has heard of it
     repetitions: int = 1
     nsamples: int = -1  # items of one iteration; none of 0 or less is a bound
+    length: int = -1  # upstream's, for programs that set it and read it in a __len__ of their own
     fixed_epoch: bool = False  # the bound is that of with_epoch
     size: int | None = None
     silent: bool = False  # about a pass that has another length

@@ -133,7 +133,8 @@ class WebLoader(DataPipeline, FluidInterface):
         if isinstance(loader.dataset, DataPipeline):
             self.seed = loader.dataset.seed
         if isinstance(loader.dataset, ElasticMixin):
-            kind: Any = _choose_class(type(self))
+            kind: Any = type(self)
+            kind = _choose_class(kind)
             self.__class__ = kind
 
     def set_epoch(self, epoch: int) -> None:

@@ -139,9 +139,7 @@ def expanded_members(
         stamp = {name: value for name, value in shard.items() if name.startswith("__")}
         try:
             found = (
-                shard_members(shard, reading)
-                if iterate is None
-                else _replaced_members(iterate, shard, opened, reading)
+                shard_members(shard, reading) if iterate is None else _replaced_members(iterate, shard, opened, reading)
             )
             for member in found:
                 member.update(stamp)

@@ -208,6 +208,7 @@ gopen_curl = _make_lazy_opener("pipe", "gopen_curl")
 gopen_command = _make_lazy_opener("pipe", "gopen_command")
 gopen_ais_program = _make_lazy_opener("pipe", "gopen_ais_program")
 
+
 class SchemeTable(dict[str, Opener]):
     """Openers by scheme; those that no published version has are served (``table["s3"]``), and count as absent.
 
@@ -265,12 +266,9 @@ def find_opener(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener
     scheme = match[1]
     default = served.get("__default__", gopen_error)
     found = served.get(scheme) or served.get(scheme.lower())
-    if scheme.lower() == "file":
-        return found
-    if found is None and default is gopen_error:
-        found = added.get(scheme.lower())
-    found = found or _plugin_opener(scheme)
-    if found is not None:
+    if found is None and scheme.lower() != "file":
+        found = (added.get(scheme.lower()) if default is gopen_error else None) or _plugin_opener(scheme)
+    if found is not None or scheme.lower() == "file":
         return found
     if default is gopen_error and match[2] and _is_fsspec_scheme(scheme):
         return gopen_fsspec

@@ -163,7 +163,9 @@ class ShardOutput:
             self._finish()
             where = self._output.abandon()
             self._state = "abandoned"
-            self._warn_of_forgetting(f"its {self._count} samples are in {where}" if where else "its shard is incomplete")
+            self._warn_of_forgetting(
+                f"its {self._count} samples are in {where}" if where else "its shard is incomplete"
+            )
 
     def _warn_of_forgetting(self, what: str) -> None:
         message = f"{type(self).__name__} for {self.url or self.stream!r} was never closed: {what}"
