@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The programs that the tests run against, where they can be installed: bsdtar, nginx, sshd, SLURM and Chromium from the
-# system's packages, azurite and s3rver from npm into .servers. Nothing is started here, and nothing is needed: tests of what is
+# The programs that the tests run against, where they can be installed: bsdtar, nginx, sshd, strace, SLURM and Chromium
+# from the system's packages, azurite and s3rver from npm into .servers. Nothing is started here, and nothing is needed: tests of what is
 # absent are skipped, and say so. SeaweedFS and fake-gcs-server come with the test environment.
 cd "$(dirname "$0")/.." || exit 0
 AZURITE=3.35.0
@@ -12,6 +12,7 @@ command -v bsdtar >/dev/null || missing+=(libarchive-tools)
 command -v nginx >/dev/null || missing+=(nginx-light)
 command -v sshd >/dev/null || missing+=(openssh-server)
 command -v ssh >/dev/null || missing+=(openssh-client)
+command -v strace >/dev/null || missing+=(strace)
 command -v munged >/dev/null || missing+=(munge)
 command -v slurmctld >/dev/null || missing+=(slurmctld)
 command -v slurmd >/dev/null || missing+=(slurmd)
@@ -44,7 +45,7 @@ if [ ${#wanted[@]} -gt 0 ] && command -v npm >/dev/null; then
     timeout 300 npm install --prefix .servers --no-audit --no-fund --no-update-notifier --loglevel=error "${wanted[@]}" >/dev/null 2>&1
 fi
 
-for name in bsdtar nginx sshd ssh munged slurmctld slurmd sbatch chromium; do
+for name in bsdtar nginx sshd ssh strace munged slurmctld slurmd sbatch chromium; do
     command -v $name >/dev/null || echo "$name is not installed: its tests will be skipped" >&2
 done
 for name in azurite-blob s3rver; do

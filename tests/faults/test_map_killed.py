@@ -83,7 +83,7 @@ def forget_manifest(found):
         ("shard_tasks write_receipt", "before", 1),
         ("shard_tasks write_receipt", "after", 3),
         ("stored_files.os fsync", "before", 5),
-        ("stored_files.Path replace", "before", 2),
+        ("stored_files.os replace", "before", 2),
         ("sample_errors.SampleErrors finish", "before", 1),
         ("sample_errors.SampleErrors finish", "after", 4),
     ],

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from webdataset.core import durable_files
 from webdataset.core.errors import WebDatasetError
 from webdataset.testing import archives
 from webdataset.writing import local_file
@@ -199,6 +200,7 @@ def test_interrupted_in_every_system_call(tmp_path, monkeypatch, overwrite):
         (folder / "a-1.tar").write_bytes(archives.by_hand([])) if overwrite else None
         system = InterruptedSystem(fail_at, 0)
         monkeypatch.setattr(local_file, "os", system)
+        monkeypatch.setattr(durable_files, "os", system)
         monkeypatch.setattr(local_file, "io", system)
         interrupted = False
         try:
@@ -228,6 +230,7 @@ def test_every_system_call_fails_once(tmp_path, monkeypatch, error, overwrite):
         folder.mkdir()
         system = FailingSystem(fail_at, error)
         monkeypatch.setattr(local_file, "os", system)
+        monkeypatch.setattr(durable_files, "os", system)
         failure = None
         try:
             with ShardWriter(f"{folder}/a-%d.tar", maxcount=30, encoder=False, overwrite=overwrite) as writer:

@@ -62,6 +62,7 @@ from webdataset.caching.metadata import EntryMetadata, boot_id, hash_text, make_
 from webdataset.caching.names import CONTROL, EntryPaths, is_cache_name, shard_name
 from webdataset.caching.reader import CachedStream
 from webdataset.core import settings
+from webdataset.core.durable_files import sync_folder
 from webdataset.core.error_handlers import Handler, reraise_exception, with_location
 from webdataset.core.errors import NotFound, ShardChanged, SourceError
 from webdataset.core.redaction import redact
@@ -456,6 +457,8 @@ class CacheEntry:
             status = os.lstat(place.final)
             if is_cache_name(os.path.basename(place.name)) or (known is not None and known.is_about(status)):  # noqa: PTH119
                 os.unlink(place.final)  # noqa: PTH108
+                # a power failure must not bring it back without its record
+                sync_folder(os.path.dirname(place.final))  # noqa: PTH120
         with contextlib.suppress(FileNotFoundError):
             os.unlink(place.record)  # noqa: PTH108
 

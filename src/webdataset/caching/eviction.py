@@ -21,6 +21,7 @@ from webdataset.caching import locks
 from webdataset.caching.locks import has_readers, is_busy, open_paths
 from webdataset.caching.metadata import EntryMetadata, read_metadata
 from webdataset.caching.names import CONTROL, EntryPaths, control_name, is_cache_name, space_lock_path
+from webdataset.core.durable_files import sync_folder
 from webdataset.core.errors import UsageError
 
 log = logging.getLogger("webdataset")
@@ -85,6 +86,7 @@ class LRUCleanup:
             if self.verbose:
                 log.warning("cache: deleting %s", path)
             Path(path).unlink(missing_ok=True)
+            sync_folder(os.path.dirname(path))  # noqa: PTH120
             Path(EntryPaths(str(self.cache_dir), os.path.relpath(path, self.cache_dir)).record).unlink(missing_ok=True)
             total -= size
 
@@ -315,6 +317,8 @@ def _remove_file(file: CachedShardFile) -> bool:
         os.close(descriptor)
     other = file.place.final if file.path == file.place.part else file.place.part
     if not os.path.lexists(other):
+        # a power failure must not bring it back without its record
+        sync_folder(os.path.dirname(file.path))  # noqa: PTH120
         _unlink_quietly(file.place.record)
     return True
 

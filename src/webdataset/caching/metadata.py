@@ -106,7 +106,7 @@ class EntryMetadata:
         return replace(self, whole=True, size_bytes=size, reserved_bytes=size, changed_ns=changed_ns, crc32=crc32)
 
     def write(self, place: EntryPaths) -> None:
-        """Replace the record of a shard, in one step.
+        """Replace the record of a shard, in one step; the bytes of that of a whole shard are then on the disk.
 
         Args:
             place: the shard's.
@@ -122,6 +122,10 @@ class EntryMetadata:
             rest = memoryview(content)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
+            if self.whole:
+                # The rename of the part comes after that of the record, in the same folder. So no power failure leaves
+                # a copy without its record, which would be taken for a user's own file.
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(fresh, place.record)  # noqa: PTH105  one call of the system

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from webdataset.core.durable_files import make_durable_folder, replace_and_sync, write_and_sync
 from webdataset.core.errors import NoRandomAccess, NotFound, SourceError
 from webdataset.storage.open_url import resolve_url
 from webdataset.storage.streams import stream_identity
@@ -122,7 +123,7 @@ def read_small_file(url: str, storage_options: object = None) -> bytes:
 
 
 def write_small_file(url: str, content: bytes) -> None:
-    """Write a small file, whole or not at all; what was there is replaced.
+    """Write a small file, whole or not at all, also after a power failure; what was there is replaced.
 
     Args:
         url: a path or url.
@@ -143,12 +144,9 @@ def write_small_file(url: str, content: bytes) -> None:
         return
     temporary = name_partial(path)
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with Path(temporary).open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).replace(path)
+        make_durable_folder(os.path.dirname(path))  # noqa: PTH120
+        write_and_sync(temporary, content)
+        replace_and_sync(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):
             Path(temporary).unlink(missing_ok=True)
@@ -183,7 +181,7 @@ def make_folder(url: str) -> None:
     path = local_path(url)
     if path is not None:
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            make_durable_folder(os.path.dirname(path))  # noqa: PTH120
         except OSError as error:
             raise make_source_error(error, path, "make the folder of") from error
 

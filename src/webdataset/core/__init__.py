@@ -15,6 +15,7 @@
 * ``optional_imports``: extras, torch base classes
 * ``lazy_modules``: module attributes on demand (PEP 562), names that a program replaces
 * ``fork_safety``: locks and caches that a fork renews
+* ``durable_files``: files and names that outlast a power failure
 * ``runtime_folder``: small files that a user's processes on one host share
 * ``process_pool``: items worked on in processes, their messages in order
 * ``upstream_utils``: small published helpers

@@ -4,7 +4,7 @@ Every shard is read once, whatever the number of formats; only its headers, unle
 stream reader reads a shard anyway (the first epoch of a training, say), its bytes are enough: the index is written, or
 handed to a function, for each shard that was read from start to end without an error.
 
-Each index file is complete under its name, or not there.
+Each index file is complete under its name, or not there, also after a power failure.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+from webdataset.core.durable_files import replace_and_sync, write_and_sync
 from webdataset.core.errors import SourceError, UsageError
 from webdataset.index.build import IndexBuilder, choose_reading, index_shards, shard_urls
 from webdataset.index.entries import ShardIndex
@@ -43,7 +44,7 @@ def publish_file(path: str, content: bytes) -> None:
     """
     partial = prepare_file(path, content)
     try:
-        os.replace(partial, path)  # noqa: PTH105  bytes of names stay
+        replace_and_sync(partial, path)
     except OSError as error:
         remove_file(partial)
         raise SourceError(f"cannot complete: {error.strerror}", url=path) from error
@@ -58,12 +59,8 @@ def prepare_file(path: str, content: bytes) -> str:
     folder, name = os.path.split(path)
     partial = os.path.join(folder, f".{name[:100]}.{os.getpid()}-{os.urandom(4).hex()}.partial")  # noqa: PTH118
     try:
-        with open(partial, "xb") as stream:  # noqa: PTH123  bytes of names stay
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+        write_and_sync(partial, content)
     except OSError as error:
-        remove_file(partial)
         raise SourceError(f"cannot write: {error.strerror}", url=path) from error
     return partial
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from webdataset.core.durable_files import make_durable_folder, replace_and_sync
 from webdataset.core.errors import AlreadyExists, SourceError, UsageError, WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.index.build import shard_urls
@@ -145,7 +146,7 @@ def repair_shards(
     found = find_targets(urls, folder, force=force, storage_options=storage_options)
     target = Path(folder)
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        make_durable_folder(str(target))
     except OSError as error:
         raise SourceError(f"cannot make the folder: {error.strerror}", url=str(target)) from error
     done = [_repair_one(url, target, name, storage_options=storage_options) for url, name in found]
@@ -373,7 +374,7 @@ class _Repair:
                 output.write(END_MARK)
                 output.flush()
                 os.fsync(output.fileno())
-            partial.replace(path)
+            replace_and_sync(str(partial), str(path))
         except OSError as error:
             raise SourceError(f"cannot write: {error.strerror}", url=str(path)) from error
         finally:

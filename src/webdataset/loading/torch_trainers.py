@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from webdataset.core.distributed import process_context
+from webdataset.core.durable_files import make_durable_folder, replace_and_sync, write_and_sync
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import require
 
@@ -198,18 +199,20 @@ def _check_length(loader: object, accumulated: int) -> None:
 
 
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write this rank's state into a folder.
+    """Write this rank's state into a folder; it is complete under its name, also after a power failure.
 
     Args:
         folder: of the checkpoint; made where it is not there.
         state: a JSON value.
     """
     here = process_context()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_durable_folder(str(folder))
     place = folder / f"webdataset-{here.rank}-of-{here.world_size}.json"
     waiting = place.with_suffix(".part")
-    waiting.write_text(json.dumps(state), encoding="utf-8")
-    waiting.replace(place)
+    # of a process that was killed
+    waiting.unlink(missing_ok=True)
+    write_and_sync(str(waiting), json.dumps(state).encode())
+    replace_and_sync(str(waiting), str(place))
 
 
 def read_state(folder: Path) -> dict[str, Any]:

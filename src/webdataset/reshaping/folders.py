@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from webdataset.core.durable_files import make_durable_folder, sync_folder
 from webdataset.core.errors import AlreadyExists, MissingField, SampleError, SourceError, UsageError, WebDatasetError
 from webdataset.reshaping.creation import create_samples, make_member
 from webdataset.reshaping.field_values import NUMBERS, Failed, last_extension
@@ -129,7 +130,8 @@ class FolderWriter:
         """
         try:
             if not self._dry_run:
-                self._staging.mkdir(parents=True)
+                make_durable_folder(str(self._place.parent))
+                self._staging.mkdir()
             for sample in samples:
                 try:
                     self._write(sample)
@@ -198,8 +200,11 @@ class FolderWriter:
         return name
 
     def _publish(self) -> None:
+        # once for all files: an fsync of each would take longer than writing it
+        _sync_disks()
         if not self._place.is_dir():
             self._staging.rename(self._place)
+            sync_folder(str(self._place.parent))
             return
         added: list[Path] = []
         try:
@@ -209,6 +214,7 @@ class FolderWriter:
                 with contextlib.suppress(OSError):
                     target.rmdir() if target.is_dir() and not target.is_symlink() else target.unlink()
             raise
+        _sync_disks()
 
     def _move_files(self, added: list[Path]) -> None:
         """Move what was written into the folder; ``added`` gets the paths that were not there."""
@@ -224,6 +230,11 @@ class FolderWriter:
                 raise AlreadyExists("something else is in the way: remove it first", url=str(target))
             else:
                 source.replace(target)
+
+
+def _sync_disks() -> None:
+    """Bring to the disks all that was written; Windows has no such call."""
+    getattr(os, "sync", lambda: None)()
 
 
 def _parents(name: str) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from webdataset.core.durable_files import make_durable_folder, sync_folder, write_and_sync
 from webdataset.core.errors import AlreadyExists, SampleError, UsageError, WebDatasetError
 from webdataset.core.tracebacks import warn_user
 from webdataset.reshaping.field_values import Failed
@@ -297,7 +298,8 @@ def write_hf_folder(
     place = Path(folder)
     check_hf_folder(folder, force=force)
     staging = place.parent / f".{place.name}.{os.getpid()}-{os.urandom(4).hex()}.partial"
-    staging.mkdir(parents=True)
+    make_durable_folder(str(place.parent))
+    staging.mkdir()
     try:
         pattern, size = str(staging / "data-%05d.arrow"), max_bytes or _FILE_BYTES
         with TableWriter(pattern, "stream", columns, max_samples=max_samples, max_bytes=size, failed=failed) as writer:
@@ -313,6 +315,7 @@ def write_hf_folder(
             with TableWriter(str(staging / names[0]), "stream", columns):
                 pass
         _write_documents(staging, columns, names)
+        sync_folder(str(staging))
         _replace_folder(staging, place)
     except BaseException:  # whatever it is: nothing may be left over
         shutil.rmtree(staging, ignore_errors=True)
@@ -324,11 +327,14 @@ def _replace_folder(staging: Path, place: Path) -> None:
     """Put a complete folder in the place of another, which is there until then, and again where that fails."""
     if not place.exists():
         staging.rename(place)
+        sync_folder(str(place.parent))
         return
     before = staging.with_name(f"{staging.name}.old")
     try:
         place.rename(before)
         staging.rename(place)
+        # else a power failure might leave the old one its name, and not all of its files
+        sync_folder(str(place.parent))
     except BaseException:  # after either step: the old folder is not lost, or the new one is there
         if before.exists() and not place.exists():
             before.rename(place)
@@ -379,4 +385,4 @@ def _write_documents(folder: Path, columns: list[TableColumn], names: list[str])
     }
     info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
     for name, document in (("state.json", state), ("dataset_info.json", info)):
-        (folder / name).write_text(json.dumps(document, indent=2), encoding="utf-8")
+        write_and_sync(str(folder / name), json.dumps(document, indent=2).encode())

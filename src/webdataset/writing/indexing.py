@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from webdataset.core.distributed import worker_context
+from webdataset.core.durable_files import replace_and_sync, sync_folder
 from webdataset.core.errors import DuplicateField, NotRepresentable, SourceError, UsageError
 from webdataset.core.logs import log
 from webdataset.index.build import IndexBuilder
@@ -134,7 +135,7 @@ class ShardIndexing:
         self._key, self._fields = key, fields
 
     def prepare(self, end: int) -> ShardIndex:
-        """Write the index files under partial names, remove old ones of any format; return the shard's index.
+        """Write the index files under partial names, remove old ones; return the shard's index.
 
         Args:
             end: where the shard's end mark starts, in bytes.
@@ -149,11 +150,22 @@ class ShardIndexing:
         for each in self._formats:
             path = each.index_name(self._path)
             self._partials.append((prepare_file(path, each.dumps(index)), path))
-        for known in SHARD_FORMATS.values():
-            path = known.index_name(self._path)
-            if is_index(known, path):
-                remove_file(path)
+        self.remove_old()
         return index
+
+    def remove_old(self) -> None:
+        """Remove the index files of the shard that was here before, of any format; done before it is replaced.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        found = [known.index_name(self._path) for known in SHARD_FORMATS.values()]
+        old = [path for known, path in zip(SHARD_FORMATS.values(), found, strict=True) if is_index(known, path)]
+        for path in old:
+            remove_file(path)
+        if old:
+            # the shard may be in another folder, to which a link leads
+            sync_folder(os.path.dirname(self._path))  # noqa: PTH120
 
     def publish(self) -> None:
         """Give the index files their names.
@@ -164,7 +176,7 @@ class ShardIndexing:
         while self._partials:
             partial, path = self._partials[-1]
             try:
-                os.replace(partial, path)  # noqa: PTH105  bytes of names stay
+                replace_and_sync(partial, path)
             except OSError as error:
                 raise SourceError(f"cannot complete: {error.strerror}", url=path) from error
             self._partials.pop()

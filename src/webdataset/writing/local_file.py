@@ -6,7 +6,6 @@ the program ends, the final name holds the old file, the whole new one, or nothi
 
 import binascii
 import contextlib
-import errno
 import functools
 import io
 import os
@@ -16,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+from webdataset.core.durable_files import sync_folder
 from webdataset.core.errors import AlreadyExists, NotFound, SourceError
 
 try:
@@ -28,7 +28,6 @@ Buffer = bytes | bytearray | memoryview
 # IOV_MAX of every system that has it
 _MAX_PIECES = 1024 if hasattr(os, "writev") else 0
 _LONGEST_NAME = 200
-_NOT_FOR_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR}
 _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
 
 
@@ -95,7 +94,7 @@ class LocalFileOutput:
             os.fsync(self._descriptor)
             self.stream.close()
             self._rename()
-            _sync_folder(os.path.dirname(self.path))  # noqa: PTH120
+            sync_folder(os.path.dirname(self.path))  # noqa: PTH120
         except AlreadyExists:
             raise
         except OSError as error:
@@ -265,16 +264,3 @@ def _find_identity(path: str) -> tuple[int, int, int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _sync_folder(folder: str) -> None:
-    """Make the new name durable; file systems that cannot sync folders do without."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno not in _NOT_FOR_FOLDERS:
-            raise

@@ -528,6 +528,7 @@ class TarWriter(ShardOutput):
             return
         if self._output is not self._indexing.output:
             # a compressed shard is counted and digested to its end by completing it
+            self._indexing.remove_old()
             self._output.commit()
             self.shard_index = self._indexing.prepare(end)
             return

@@ -25,6 +25,7 @@ from webdataset.caching.locks import TemporaryDownload, Unwritable
 from webdataset.caching.names import pipe_cleaner
 from webdataset.caching.shard_cache import ShardCache
 from webdataset.core import settings
+from webdataset.core.durable_files import sync_file
 from webdataset.core.error_handlers import reraise_exception
 from webdataset.core.errors import NoRandomAccess, SourceError, UsageError, WebDatasetError
 from webdataset.core.redaction import redact
@@ -369,6 +370,7 @@ def download_file(
     if not Path(local).exists():
         partial = f"{local}.{os.getpid()}.part"
         handler(remote, partial)
+        sync_file(partial)
         Path(partial).replace(local)
     return local
 
