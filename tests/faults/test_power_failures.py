@@ -72,9 +72,9 @@ def test_a_writer_that_is_wrong(folder, syncs, message):
 SHARDS = """
 import json, sys
 import webdataset as wds
-options = json.loads(sys.argv[2])
+options = {"maxcount": 2, **json.loads(sys.argv[2])}
 post = lambda name: print(name, flush=True)
-with wds.ShardWriter(sys.argv[1], maxcount=2, encoder=False, verbose=0, post=post, **options) as writer:
+with wds.ShardWriter(sys.argv[1], encoder=False, verbose=0, post=post, **options) as writer:
     for number in range(6):
         writer.write({"__key__": f"{number:04d}", "txt": bytes([65 + number]) * 3000, "cls": b"%d" % number})
 print("closed", flush=True)
@@ -116,8 +116,9 @@ def expect_whole(recording, *, earlier=None):
         ("a-%d.tar", {"overwrite": False}),
         ("a-%d.tar", {"index": ["binary", "files", "wids"]}),
         ("a-%d.tar", {"index": ["energon"]}),
+        ("a-%d.tar", {"index": ["energon"], "maxcount": 9}),
     ],
-    ids=["plain", "gz", "no overwrite", "indexes", "energon"],
+    ids=["plain", "gz", "no overwrite", "indexes", "energon", "energon of one"],
 )
 def test_shards(folder, pattern, options):
     """A shard and its indexes are complete or absent; those reported, and all when it is closed, are there."""
@@ -323,7 +324,7 @@ print("closed", flush=True)
 """
 
 
-@pytest.mark.parametrize("program", [STATE, COPY, INDEXES], ids=["state of a Trainer", "copy of wids", "indexes"])
+@pytest.mark.parametrize("program", [STATE, COPY, INDEXES], ids=["state", "copy", "indexes"])
 def test_single_files(folder, memory_folder, program):
     """A saved state, a copy that a function of the user's makes, and indexes are complete or absent."""
     with wds.TarWriter(f"{memory_folder}/0.tar") as writer:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from webdataset.core.durable_files import make_durable_folder, replace_and_sync
+from webdataset.core.durable_files import make_durable_folder
 from webdataset.core.errors import AlreadyExists, SourceError, UsageError, WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.index.build import shard_urls
@@ -374,7 +374,8 @@ class _Repair:
                 output.write(END_MARK)
                 output.flush()
                 os.fsync(output.fileno())
-            replace_and_sync(str(partial), str(path))
+            # the report comes last, and brings the names in the folder to the disk
+            partial.replace(path)
         except OSError as error:
             raise SourceError(f"cannot write: {error.strerror}", url=str(path)) from error
         finally:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from webdataset.core.durable_files import make_durable_folder, sync_file, sync_folder, write_and_sync
+from webdataset.core.durable_files import sync_file, sync_folder, write_and_sync
 from webdataset.core.errors import BadIndex, NotRepresentable, SourceError, UsageError
 from webdataset.index.entries import SampleEntries, SampleEntry, ShardIndex, refuse_unaddressable, spell_extension
 from webdataset.index.formats.files_json import SidecarRow, make_row
@@ -218,7 +218,7 @@ class EnergonDatasetWriter:
         self._counts: dict[str, int] = {}
         self._partial = self._folder / f".index.{os.getpid()}-{os.urandom(4).hex()}.partial"
         try:
-            make_durable_folder(str(self._folder))
+            self._folder.mkdir(exist_ok=True)
             self._tables: sqlite3.Connection | None = sqlite3.connect(self._partial, check_same_thread=False)
             self._tables.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA)
         except (OSError, sqlite3.Error) as error:
@@ -291,7 +291,8 @@ class EnergonDatasetWriter:
                 partial = self._partial.with_name(self._partial.name + name)
                 write_and_sync(str(partial), text.encode())
                 partial.replace(self._folder / name)
-            sync_folder(str(self._folder))
+            for folder in (self._folder, self._folder.parent):
+                sync_folder(str(folder))
         except (OSError, sqlite3.Error) as error:
             raise SourceError(f"cannot write the dataset's index: {error}", url=str(self._folder)) from error
         return [str(self._folder / name) for name in ("index.sqlite", *texts)]
