@@ -18,7 +18,7 @@ from webdataset.core.error_handlers import reraise_exception
 from webdataset.samples.shard_opener import open_shards
 from webdataset.testing import archives
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs strace")
+pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform != "linux", reason="needs strace")]
 
 CONTENT = bytes(range(256)) * 40
 # a writer of one file, with or without what makes it right
@@ -37,6 +37,30 @@ if "folder" in sys.argv:
     os.fsync(folder)
     os.close(folder)
 print("done", flush=True)
+"""
+
+
+# two files of which the second says that the first is there; each is synced, and the second's folder
+RECEIPT = """
+import os, sys
+def sync(path):
+    opened = os.open(path, os.O_RDONLY)
+    os.fsync(opened)
+    os.close(opened)
+for name in ("one/a", "two/receipt"):
+    with open(name, "wb") as file:
+        file.write(bytes(range(256)) * 40)
+    sync(name)
+    if name == "two/receipt" or "folder" in sys.argv:
+        sync(os.path.dirname(name))
+"""
+# a file that is changed where it stands
+CHANGE = """
+import os
+with open("a", "r+b") as file:
+    file.write(bytes(10240))
+    file.flush()
+    os.fsync(file.fileno())
 """
 
 
@@ -66,6 +90,37 @@ def test_a_writer_that_is_wrong(folder, syncs, message):
     """One that leaves out either sync is found out."""
     with pytest.raises(AssertionError, match=message):
         check_states(record_program(PLAIN, folder, *syncs.split()), check_plain)
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_a_receipt_in_another_folder(folder, right):
+    """What one folder says of a file in another is found out, where nothing brought that one to the disk."""
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+    recording = record_program(RECEIPT, folder, *["folder"] * right)
+
+    def check(place, _told):
+        receipt, file = place / "two/receipt", place / "one/a"
+        if receipt.exists() and receipt.read_bytes() == CONTENT:
+            assert file.exists(), "there is a receipt, and no file"
+
+    if right:
+        check_states(recording, check)
+    else:
+        with pytest.raises(AssertionError, match="no file"):
+            check_states(recording, check)
+
+
+def test_a_file_that_is_changed_where_it_stands(folder):
+    """Half of it is old and half of it new, though it was synced."""
+    (folder / "a").write_bytes(CONTENT)
+    recording = record_program(CHANGE, folder)
+
+    def check(place, _told):
+        assert (place / "a").read_bytes() in (CONTENT, bytes(10240)), "half of each"
+
+    with pytest.raises(AssertionError, match="half of each"):
+        check_states(recording, check)
 
 
 # a series of shards; tells each that is complete
@@ -155,12 +210,14 @@ def test_shards_that_replace_others(folder, linked, options):
 # -- the shard cache
 
 FETCH = """
-import sys
+import os, sys
 from webdataset.caching.shard_cache import ShardCache
 from webdataset.core.error_handlers import reraise_exception
 from webdataset.samples.shard_opener import open_shards
-for url in sys.argv[2:]:
-    (shard,) = ShardCache(sys.argv[1], size_bytes=70_000).open_shards([{"url": url}], open_shards, reraise_exception)
+folder, chosen, *urls = sys.argv[1:]
+for url in urls:
+    cache = ShardCache(folder, size_bytes=70_000, url_to_name=os.path.basename if chosen == "chosen" else None)
+    (shard,) = cache.open_shards([{"url": url}], open_shards, reraise_exception)
     with shard["stream"] as stream:
         stream.read()
 """
@@ -177,9 +234,9 @@ def version(number, size=40_000):
     return archives.by_hand([("0.bin", b"%d" % number * size)])
 
 
-def fetch(url, folder):
-    """Read a shard through the cache."""
-    cache = ShardCache(str(folder), size_bytes=70_000)
+def fetch(url, folder, names):
+    """Read a shard through the cache, under a name of the cache's own or a chosen one."""
+    cache = ShardCache(str(folder), size_bytes=70_000, url_to_name=os.path.basename if names == "chosen" else None)
     (shard,) = cache.open_shards([{"url": url}], open_shards, reraise_exception)
     with shard["stream"] as stream:
         return stream.read()
@@ -199,27 +256,28 @@ def restart(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*is damaged")
+@pytest.mark.parametrize("names", ["own", "chosen"])
 @pytest.mark.parametrize("case", ["new", "replaced", "evicted", "cleaned"])
-def test_cache(folder, restart, case):
+def test_cache(folder, restart, case, names):
     """After it the cache gives what the store has, also of a shard that was replaced or evicted before, or after."""
     with PacedServer({"/x.tar": version(1), "/y.tar": version(7)}) as server:
         url, other = f"{server.root}/x.tar", f"{server.root}/y.tar"
         if case != "new":
-            fetch(url, folder)
+            fetch(url, folder, names)
             restart()
         if case == "replaced":
             server.pages["/x.tar"] = version(2)
         program = CLEAN if case == "cleaned" else FETCH
-        recording = record_program(program, folder, str(folder), other if case == "evicted" else url)
+        recording = record_program(program, folder, str(folder), names, other if case == "evicted" else url)
 
         def check(place, _told):
             server.pages["/x.tar"] = version(3)
             restart()
-            assert fetch(url, place) == version(3), "the cache gives what the store had"
-            (copy,) = place.glob("x.url-*.tar")
+            assert fetch(url, place, names) == version(3), "the cache gives what the store had"
+            (copy,) = place.glob("x.*")
             assert copy.read_bytes() == version(3), "the cache kept something else"
             restart()
-            assert fetch(url, place) == version(3)
+            assert fetch(url, place, names) == version(3)
 
         assert check_states(recording, check) >= (2 if case == "cleaned" else 20)
 
@@ -260,7 +318,7 @@ def test_mapped_shards(folder, memory_folder, again):
         wds.map_shards(mapped.fail_some, f"{memory_folder}/in/*.tar", f"{place}/out/", on_sample_error="quarantine")
         assert mapped.read_outputs(place / "out") == expected
 
-    assert check_states(recording, check, most=400) > 20
+    assert check_states(recording, check, most=200) > 20
 
 
 # -- commands and other files
@@ -316,6 +374,16 @@ import shutil, sys
 from webdataset.index.wids.local_copies import download_file
 download_file("x:" + sys.argv[1], "copy.tar", {"x": lambda remote, local: shutil.copyfile(remote[2:], local)})
 """
+SHARD = """
+import sys
+from webdataset.index.wids.local_copies import copy_shard
+copy_shard(sys.argv[1], "copy.tar")
+"""
+SAMPLES = """
+import sys
+import webdataset as wds
+list(wds.WebDataset(sys.argv[1], shardshuffle=False).compose(wds.LMDBCached("samples.lmdb", map_size=1 << 20)))
+"""
 INDEXES = """
 import sys
 import webdataset as wds
@@ -324,9 +392,11 @@ print("closed", flush=True)
 """
 
 
-@pytest.mark.parametrize("program", [STATE, COPY, INDEXES], ids=["state", "copy", "indexes"])
+@pytest.mark.parametrize(
+    "program", [STATE, COPY, SHARD, SAMPLES, INDEXES], ids=["state", "copy", "shard", "lmdb", "indexes"]
+)
 def test_single_files(folder, memory_folder, program):
-    """A saved state, a copy that a function of the user's makes, and indexes are complete or absent."""
+    """A saved state, copies of wids (one by a function of the user's), kept samples and indexes: complete or absent."""
     with wds.TarWriter(f"{memory_folder}/0.tar") as writer:
         for number in range(5):
             writer.write({"__key__": f"{number}", "txt": f"{number}" * 3000})

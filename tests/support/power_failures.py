@@ -28,6 +28,8 @@ import pytest
 from support.command import command_environment
 from support.disk_states import Disk, File, Folder, Link, Node, Tree, UnknownCall
 
+# more of them: POWER_FAILURES_DRAWN=40 pytest tests/faults/test_power_failures.py
+DRAWN = int(os.environ.get("POWER_FAILURES_DRAWN", "4"))
 TRACED = (
     "open,openat,openat2,creat,close,dup,dup2,dup3,fcntl,write,writev,pwrite64,pwritev,pwritev2,lseek,truncate,ftruncate,"
     "fallocate,copy_file_range,sendfile,splice,fsync,fdatasync,sync,syncfs,rename,renameat,renameat2,link,linkat,symlink,"
@@ -321,7 +323,7 @@ class Recording:
     start: Disk
     calls: list[Call]
 
-    def enumerate_states(self, samples: int = 4, seed: int = 0) -> Iterator[PowerState]:
+    def enumerate_states(self, samples: int = DRAWN, seed: int = 0) -> Iterator[PowerState]:
         """Yield the states that differ, each once; those at the end of the run are among them.
 
         Args:
@@ -420,7 +422,12 @@ def _parse_calls(log: Path) -> Iterator[Call]:
 
 
 def check_states(
-    recording: Recording, check: Callable[[Path, list[str]], None], *, samples: int = 4, seed: int = 0, most: int = 0
+    recording: Recording,
+    check: Callable[[Path, list[str]], None],
+    *,
+    samples: int = DRAWN,
+    seed: int = 0,
+    most: int = 0,
 ) -> int:
     """Build each state and check it; return how many there were.
 
