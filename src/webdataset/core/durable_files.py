@@ -45,8 +45,8 @@ def sync_file(path: str) -> None:
     Raises:
         OSError: the system refuses.
     """
-    # on Windows a descriptor for reading is not enough
-    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    # Windows wants a descriptor for writing; elsewhere one for reading is enough, also for a read-only file
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
