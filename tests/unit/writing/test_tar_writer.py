@@ -482,6 +482,54 @@ def test_a_program_that_ends_without_closing(tmp_path, end):
     assert members(tmp_path / "a.tar") == [("a.txt", b"1")]
 
 
+CHILDREN = """
+import multiprocessing
+import sys
+import webdataset as wds
+
+sinks = []
+
+def begin(folder):
+    sinks.append(wds.ShardWriter(folder + "/%d.tar", maxcount=2, verbose=0))
+
+def write(n):
+    sinks[0].write({"__key__": str(n), "txt": "a"})
+
+def run(folder):
+    begin(folder)
+    for n in range(3):
+        write(n)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    child = context.Process(target=run, args=(sys.argv[2],))
+    child.start()
+    child.join()
+    with context.Pool(1, begin, (sys.argv[3],)) as pool:
+        pool.map(write, range(3))
+        pool.close()
+        pool.join()
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_child_processes_that_end_without_closing(tmp_path, context):
+    """The last shards of writers that are globals of a process, or of a pool's workers, are complete."""
+    if context not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"no {context} on this system")
+    folders = [tmp_path / "process", tmp_path / "pool"]
+    for folder in folders:
+        folder.mkdir()
+    (tmp_path / "main.py").write_text(CHILDREN)
+    command = [sys.executable, str(tmp_path / "main.py"), context, *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("was never closed: it was completed with its 1 samples") == 2
+    for folder in folders:
+        assert sorted(path.name for path in folder.iterdir()) == ["0.tar", "1.tar"]
+        assert members(folder / "1.tar") == [("2.txt", b"a")]
+
+
 @pytest.mark.parametrize("end", ["raise ValueError", "def f():\n    raise KeyboardInterrupt\nf()"])
 def test_a_program_that_an_error_ends(tmp_path, end):
     """It says where the samples are; nothing appears under the shard's name."""
