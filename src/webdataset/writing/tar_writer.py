@@ -21,7 +21,6 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, get_a
 
 from webdataset.core.errors import EncodingError, SampleError, SourceError, UsageError, WebDatasetError
 from webdataset.core.logs import log
-from webdataset.core.optional_imports import loaded_module
 from webdataset.core.tracebacks import warn_user
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.tar.builder import END_MARK, EPOCH, PADDING, MemberStyle, make_header_maker, parse_format
@@ -63,7 +62,9 @@ class ShardOutput:
         self._pieces = []
         self._state = "open"
         _open_outputs.add(self)
-        _watch_child_process()
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:
+            _watch_child_process()
 
     @property
     def offset(self) -> int:
@@ -198,11 +199,9 @@ _watched: set[int] = set()
 
 def _watch_child_process() -> None:
     """Have what is open completed at the end of a child of multiprocessing, too: it runs no ``atexit``."""
-    process, util = loaded_module("multiprocessing.process"), loaded_module("multiprocessing.util")
-    if process is None or util is None or process.parent_process() is None or os.getpid() in _watched:
-        return
-    _watched.add(os.getpid())
-    util.Finalize(None, _finish_open_outputs, exitpriority=0)
+    if os.getpid() not in _watched:
+        _watched.add(os.getpid())
+        sys.modules["multiprocessing.util"].Finalize(None, _finish_open_outputs, exitpriority=0)
 
 
 KeyPolicy = Literal["warn", "error", "ignore"]
