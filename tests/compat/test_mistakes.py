@@ -67,7 +67,7 @@ MISTAKES = {
     "an HTML page": (lambda f: list(read(f, "html.tar")), "its content is an HTML page: the server sent it"),
     "an XML answer": (lambda f: list(read(f, "xml.tar")), "its content is XML, perhaps a server's error message"),
     "a zip archive": (lambda f: list(read(f, "zip.tar")), "its content is a zip archive; write the files into a tar"),
-    "a Parquet file": (lambda f: list(read(f, "parquet.tar")), "its content is a Parquet file; write its rows with"),
+    "a Parquet file": (lambda f: list(read(f, "parquet.tar")), "its content is a Parquet file; 'wds convert' makes"),
     "gzip of JSON": (lambda f: list(read(f, "json.tar.gz")), "its content is JSON"),
     "a Git LFS pointer": (
         lambda f: list(read(f, "lfs.tar")),

@@ -59,8 +59,7 @@ def cat_command(
         for url in inputs:
             series.write_members(read_members(url, inputs.reading()))
             progress.advance(detail=url)
-    if output.dry_run:
-        console.say(f"would write {output.target}")
+    output.report(series)
     return exit_status.DONE
 
 

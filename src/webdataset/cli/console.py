@@ -135,6 +135,8 @@ def _find_near_file(error: BaseException) -> str | None:
         return None
     import difflib  # noqa: PLC0415  only where something fails
 
+    if os.path.lexists(url):
+        return None  # something else is missing, such as a file in this folder
     folder, name = os.path.split(url)
     try:
         with os.scandir(folder or ".") as entries:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Unpack
 
-from webdataset.core.errors import AlreadyExists, BadIndex, SampleError, StaleIndex, UsageError
+from webdataset.core.errors import AlreadyExists, BadIndex, SampleError, SourceError, StaleIndex, UsageError
 from webdataset.index.build import choose_reading, shard_urls
 from webdataset.index.column_selection import load_columns
 from webdataset.index.entries import ShardIndex
@@ -60,7 +60,8 @@ def write_columns(
     Args:
         shards: as ``WebDataset`` takes them.
         columns: expressions whose values are kept, such as ``"json.width, json.lang"`` or ``["len(txt)"]``.
-        folder: where to put the files, named after the shards; None is beside each shard, which must be local.
+        folder: where to put the files, named after the shards; it is made where it is not there. None is beside each
+            shard, which must be local.
         threads: shards that are read at the same time.
         reading: the rules of reading.
         **rules: fields of :class:`~webdataset.samples.sample_reader.Reading` in its place, such as ``storage_options``.
@@ -87,6 +88,11 @@ def write_columns(
     targets = [_find_target(url, folder, chosen) for url in urls]
     if len(set(targets)) < len(targets):
         raise UsageError("two of the shards would have one columns file: give each a folder of its own")
+    if folder is not None:
+        try:
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103  a path of any kind
+        except OSError as error:
+            raise SourceError(f"cannot make the folder: {error.strerror or error}", url=os.fsdecode(folder)) from error
     with ThreadPoolExecutor(max(1, threads), thread_name_prefix="columns") as pool:
         return list(pool.map(partial(_write_one, columns=names, reading=chosen), urls, targets))
 

@@ -155,6 +155,17 @@ def check_field(check: FieldCheck, data: bytes) -> FieldFault | None:
     return _compare_start(check.extension, data)
 
 
+@functools.lru_cache(1000)
+def judge_empty(check: FieldCheck) -> FieldFault | None:
+    """Return what is wrong with a field without bytes; None where it decodes, as a text does, or cannot be tried.
+
+    Args:
+        check: of the field's name.
+    """
+    fault = check_field(check, b"")
+    return fault if fault is not None and fault.code != "not-checked" else None
+
+
 def _name_fault(error: Exception, code: str) -> str:
     """Return the code of what a decoder raised."""
     if isinstance(error, MissingExtra):

@@ -124,7 +124,7 @@ parent-name: warning
     A name leads out of its folder (..).
     > Rename the member.
 empty-member: note
-    A member has no bytes.
+    A member has no bytes, and is a text or has no decoder.
     > Nothing, if that is its content.
 hard-link: warning
     A member is a hard link; readers of streams often leave it out.

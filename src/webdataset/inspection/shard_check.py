@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from webdataset.core import errors
 from webdataset.core.errors import WebDatasetError, describe_error
-from webdataset.inspection.field_checks import FieldCheck, check_field, find_field_check
+from webdataset.inspection.field_checks import FieldCheck, check_field, find_field_check, judge_empty
 from webdataset.inspection.findings import FindingList, ShardReport, ShardResult
 from webdataset.inspection.header_walk import HeaderWalk, MemberObserver, find_header
 from webdataset.inspection.key_checks import ODD_NAME, KeyBatch, KeyCheck, are_plain, judge_name
@@ -245,7 +245,9 @@ class ShardCheck:
             extension = name[dot + 1 :] if dot > 0 and name[dot - 1] != "/" else ""
             check = checks[extension] if extension in checks else self._judge_extension(name, extension, place)
             if not place.size:
-                self._note("empty-member", "it has no bytes", offset=place.offset, member=name)
+                fault = judge_empty(check) if check is not None and decoding else None
+                code, message = fault or ("empty-member", "it has no bytes")
+                self._note(code, message, offset=place.offset, member=name)
             elif (check is not None and decoding) or (observer is not None and observer.wants_payload(place)):
                 self._fetch(place, check if decoding else None, piece, base)
 

@@ -200,8 +200,13 @@ def _read_rows(source: str, kind: Kind, base: str | None) -> Iterator[RawSample]
 
 
 def _encode(value: Any) -> bytes:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text.encode("utf-8", "surrogateescape")
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        # half of a surrogate pair: JSON holds it as an escape
+        return json.dumps(value).encode()
 
 
 def _parse_json_rows(source: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -214,7 +219,23 @@ def _parse_json_rows(source: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
             raise FormatError(f"line {number} is no JSON: {error}", url=source) from error
         if not isinstance(row, dict):
             raise FormatError(f"line {number} is no JSON object", url=source)
+        # the line itself may hold bytes that are no UTF-8, which pass as they are
+        if "\\ud" in line.lower() and (column := _find_half_pair(row)) is not None:
+            raise FormatError(
+                f"line {number} has one half of a surrogate pair (\\ud800 to \\udfff) in the column "
+                f"{column!a}, which no text can hold: write the character whole, or leave the line out",
+                url=source,
+            )
         yield number, row
+
+
+def _find_half_pair(row: Mapping[str, Any]) -> str | None:
+    """Return the column of a row whose name or text holds one half of a surrogate pair."""
+    for column, value in row.items():
+        for text in (column, value if isinstance(value, str) else ""):
+            if any("\ud800" <= letter <= "\udfff" for letter in text):
+                return column
+    return None
 
 
 def _parse_table_rows(source: str, delimiter: str) -> Iterator[tuple[int, Mapping[str, Any]]]:

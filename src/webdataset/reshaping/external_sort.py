@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from webdataset.core.errors import SampleError, UsageError
+from webdataset.core.errors import SampleError, SourceError, UsageError
 from webdataset.samples.raw_samples import RawMember, RawSample
 
 FAN_IN: Final = 64
@@ -75,6 +75,7 @@ def sort_samples(
 
     Raises:
         SampleError: a key without an order.
+        SourceError: temporary files cannot be written.
         UsageError: a limit that is no number of bytes.
     """
     if memory_bytes <= 0:
@@ -102,6 +103,7 @@ def shuffle_samples(
         folder: of temporary files; the system's by default.
 
     Raises:
+        SourceError: temporary files cannot be written.
         UsageError: a limit that is no number of bytes.
     """
     draw = random.Random(seed)  # noqa: S311  shuffling, not cryptography
@@ -121,7 +123,7 @@ def _sort_entries(
 ) -> Iterator[RawSample]:
     gathered: list[Entry] = []
     weight = 0
-    with tempfile.TemporaryDirectory(prefix="wds-sort-", dir=folder) as scratch:
+    with _make_scratch(folder) as scratch:
         runs: list[Path] = []
         number = 0
         for entry in entries:
@@ -157,10 +159,28 @@ def _in_order(entries: list[Entry], *, reverse: bool) -> Iterator[Entry]:
 
 
 def _spill(entries: Iterable[Entry], path: Path) -> Path:
-    with path.open("wb", buffering=1 << 18) as file:
-        for entry in entries:
-            _write_entry(file, entry)
+    try:
+        with path.open("wb", buffering=1 << 18) as file:
+            for entry in entries:
+                _write_entry(file, entry)
+    except OSError as error:
+        raise _make_error(error, str(path.parent)) from error
     return path
+
+
+def _make_error(error: OSError, folder: str) -> SourceError:
+    return SourceError(
+        f"a temporary file cannot be written: {error.strerror or error}; name a folder with space for all samples "
+        "(--temporary), or gather more before the disk is used (--memory)",
+        url=folder,
+    )
+
+
+def _make_scratch(folder: str | None) -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="wds-sort-", dir=folder)
+    except OSError as error:
+        raise _make_error(error, folder or tempfile.gettempdir()) from error
 
 
 def _merge(runs: list[Path], *, reverse: bool) -> Iterator[Entry]:

@@ -6,6 +6,7 @@ count, is an error.
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -23,6 +24,95 @@ from webdataset.samples.raw_samples import RawSample
 from webdataset.shards.expand import walk_folder
 
 _LONGEST_NAME: Final = 255
+_STAGED: Final = re.compile(r"\..*\.[0-9]+-[0-9a-f]{8}\.partial", re.DOTALL)
+
+
+def name_staging(place: Path) -> Path:
+    """Return the name of a folder in which the content of another one is prepared.
+
+    Args:
+        place: of the complete folder. Where it is there, it may be a file system of its own, into which nothing can be
+            renamed from beside it: then it is prepared in it.
+    """
+    return (place if place.is_dir() else place.parent) / f".{place.name}.{os.getpid()}-{os.urandom(4).hex()}.partial"
+
+
+def is_free(place: Path) -> bool:
+    """Tell whether nothing is at a place, or an empty folder. What other writers prepare there does not count.
+
+    Args:
+        place: a path.
+    """
+    if not os.path.lexists(place):
+        return True
+    return place.is_dir() and all(_STAGED.fullmatch(each.name) for each in place.iterdir())
+
+
+def publish_folder(staging: Path, place: Path, *, add: bool = False) -> None:
+    """Give a complete folder its name, or move its files into the folder that is there.
+
+    Args:
+        staging: where it was prepared.
+        place: its own name.
+        add: add the files to those that are there.
+
+    Raises:
+        FolderTaken: another writer made the folder meanwhile; what was prepared stays.
+        AlreadyExists: a file cannot be put where it belongs; the folder is then as it was.
+    """
+    if not add and not is_free(place):
+        raise FolderTaken(staging, place)
+    if not place.is_dir():
+        try:
+            staging.rename(place)
+        except OSError as error:
+            if error.errno in {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}:
+                raise FolderTaken(staging, place) from error
+            raise
+        sync_folder(str(place.parent))
+        return
+    added: list[Path] = []
+    try:
+        _move_files(staging, place, added)
+    except BaseException:  # an interrupt, too, leaves no part of the samples there
+        for target in reversed(added):
+            with contextlib.suppress(OSError):
+                target.rmdir() if target.is_dir() and not target.is_symlink() else target.unlink()
+        raise
+    _sync_disks()
+    shutil.rmtree(staging, ignore_errors=True)
+
+
+class FolderTaken(AlreadyExists):
+    """Another writer made a folder while this one was being written.
+
+    Args:
+        staging: where the complete new folder is.
+        place: the name that both have.
+    """
+
+    def __init__(self, staging: Path, place: Path) -> None:
+        super().__init__(
+            "another writer made this folder while it was being written; the complete new folder is kept as "
+            f"{staging}: give each writer its own name",
+            url=str(place),
+        )
+
+
+def _move_files(staging: Path, place: Path, added: list[Path]) -> None:
+    """Move what was prepared into the folder; ``added`` gets the paths that were not there."""
+    root = place.resolve()
+    for source in sorted(staging.rglob("*")):
+        target = place / source.relative_to(staging)
+        if not os.path.lexists(target):
+            added.append(target)
+        if source.is_dir():
+            target.mkdir(exist_ok=True)
+        elif not target.parent.resolve().is_relative_to(root) or target.is_dir():
+            # a symbolic link in the folder leads elsewhere
+            raise AlreadyExists("something else is in the way: remove it first", url=str(target))
+        else:
+            source.replace(target)
 
 
 def read_folder(folder: str, classes: str | None = None) -> Iterator[RawSample]:
@@ -110,13 +200,14 @@ class FolderWriter:
         self._place = Path(folder)
         if os.path.lexists(self._place) and not self._place.is_dir():
             raise AlreadyExists("a file is there: give another name", url=folder)
-        if self._place.is_dir() and any(self._place.iterdir()) and not force:
+        self._force = force
+        if not force and not is_free(self._place):
             raise AlreadyExists("this is there already: give another name, or --force to add to it", url=folder)
         self._classes, self._failed, self._dry_run = classes, failed, dry_run
         self._names: set[str] = set()
         self._folders: set[str] = set()
         self.samples = 0
-        self._staging = self._place.parent / f".{self._place.name}.{os.getpid()}-{os.urandom(4).hex()}.partial"
+        self._staging = name_staging(self._place)
 
     def write_all(self, samples: Iterable[RawSample]) -> None:
         """Write samples; the folder is complete afterwards, or as it was but for files that were to be replaced.
@@ -126,11 +217,13 @@ class FolderWriter:
 
         Raises:
             SampleError: a name that cannot be a file's here, or that another file has.
+            AlreadyExists: another writer made the folder meanwhile.
             SourceError: the system refuses.
         """
+        kept = False
         try:
             if not self._dry_run:
-                make_durable_folder(str(self._place.parent))
+                make_durable_folder(str(self._staging.parent))
                 self._staging.mkdir()
             for sample in samples:
                 try:
@@ -142,13 +235,19 @@ class FolderWriter:
                     continue
                 self.samples += 1
             if not self._dry_run:
-                self._publish()
+                # once for all files: an fsync of each would take longer than writing it
+                _sync_disks()
+                publish_folder(self._staging, self._place, add=self._force)
+        except FolderTaken:
+            kept = True
+            raise
         except OSError as error:
             if isinstance(error, WebDatasetError):
                 raise
             raise SourceError(f"cannot write: {error.strerror or error}", url=str(self._place)) from error
         finally:
-            shutil.rmtree(self._staging, ignore_errors=True)
+            if not kept:
+                shutil.rmtree(self._staging, ignore_errors=True)
 
     def _write(self, sample: RawSample) -> None:
         """Write the files of a sample; all names are checked before the first is written."""
@@ -198,38 +297,6 @@ class FolderWriter:
         if not name or "/" in name or name.startswith("."):
             raise SampleError(f"the field {field!r} names no class: {name[:100]!r}", key=sample.key, url=sample.url)
         return name
-
-    def _publish(self) -> None:
-        # once for all files: an fsync of each would take longer than writing it
-        _sync_disks()
-        if not self._place.is_dir():
-            self._staging.rename(self._place)
-            sync_folder(str(self._place.parent))
-            return
-        added: list[Path] = []
-        try:
-            self._move_files(added)
-        except BaseException:  # an interrupt, too, leaves no part of the samples there
-            for target in reversed(added):
-                with contextlib.suppress(OSError):
-                    target.rmdir() if target.is_dir() and not target.is_symlink() else target.unlink()
-            raise
-        _sync_disks()
-
-    def _move_files(self, added: list[Path]) -> None:
-        """Move what was written into the folder; ``added`` gets the paths that were not there."""
-        root = self._place.resolve()
-        for source in sorted(self._staging.rglob("*")):
-            target = self._place / source.relative_to(self._staging)
-            if not os.path.lexists(target):
-                added.append(target)
-            if source.is_dir():
-                target.mkdir(exist_ok=True)
-            elif not target.parent.resolve().is_relative_to(root) or target.is_dir():
-                # a symbolic link in the folder leads elsewhere
-                raise AlreadyExists("something else is in the way: remove it first", url=str(target))
-            else:
-                source.replace(target)
 
 
 def _sync_disks() -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from webdataset.core.errors import SampleError, UsageError
-from webdataset.samples.grouping import base_plus_ext
+from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.raw_samples import RawMember, RawSample
 from webdataset.tar.builder import END_MARK
 from webdataset.writing.compression import CompressedOutput, choose_compression, make_compressor
@@ -192,7 +192,7 @@ class RawShardSeries:
         self.samples += 1
 
     def write_members(self, members: Iterable[RawMember]) -> None:
-        """Write files to the present shard.
+        """Write files to the present shard; neighbours of one key count as a sample.
 
         Args:
             members: as they stand in one shard.
@@ -201,14 +201,18 @@ class RawShardSeries:
             SampleError: the last sample before them has the key of their first.
             SourceError: the output failed.
         """
-        (self._writer or self._open()).write_members(self._check_border(members))
+        writer = self._writer or self._open()
+        writer.write_members(self._check_border(members, writer))
 
-    def _check_border(self, members: Iterable[RawMember]) -> Iterator[RawMember]:
+    def _check_border(self, members: Iterable[RawMember], writer: RawShardWriter) -> Iterator[RawMember]:
         first = True
         for member in members:
             key = base_plus_ext(member.name)[0]
-            if key is not None:
-                if first and key == self._last_key:
+            if key is not None and not is_meta(member.name):
+                if key != self._last_key:
+                    writer.samples += 1
+                    self.samples += 1
+                elif first:
                     raise _same_key_error(key, None)
                 first, self._last_key = False, key
             yield member

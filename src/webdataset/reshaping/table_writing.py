@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,9 +15,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from webdataset.core.durable_files import make_durable_folder, sync_folder, write_and_sync
-from webdataset.core.errors import AlreadyExists, SampleError, UsageError, WebDatasetError
+from webdataset.core.errors import AlreadyExists, SampleError, SourceError, UsageError, WebDatasetError
 from webdataset.core.tracebacks import warn_user
 from webdataset.reshaping.field_values import Failed
+from webdataset.reshaping.folders import FolderTaken, is_free, name_staging, publish_folder
 from webdataset.reshaping.raw_writer import name_numbered
 from webdataset.reshaping.table_columns import TableColumn, choose_columns, is_table_text, make_schema
 from webdataset.reshaping.table_reading import load_arrow
@@ -292,15 +292,18 @@ def write_hf_folder(
         force: replace a dataset of this kind that is there.
 
     Raises:
-        AlreadyExists: something is there, and is no such dataset or may not be replaced.
+        AlreadyExists: something is there, and is no such dataset or may not be replaced; or another writer made the
+            folder meanwhile.
         SampleError: a sample does not fit the columns.
+        SourceError: the system refuses.
     """
     place = Path(folder)
     check_hf_folder(folder, force=force)
-    staging = place.parent / f".{place.name}.{os.getpid()}-{os.urandom(4).hex()}.partial"
-    make_durable_folder(str(place.parent))
-    staging.mkdir()
+    free = is_free(place)
+    staging = name_staging(place) if free else place.with_name(name_staging(place).name)
     try:
+        make_durable_folder(str(staging.parent))
+        staging.mkdir()
         pattern, size = str(staging / "data-%05d.arrow"), max_bytes or _FILE_BYTES
         with TableWriter(pattern, "stream", columns, max_samples=max_samples, max_bytes=size, failed=failed) as writer:
             for sample in samples:
@@ -316,19 +319,19 @@ def write_hf_folder(
                 pass
         _write_documents(staging, columns, names)
         sync_folder(str(staging))
-        _replace_folder(staging, place)
-    except BaseException:  # whatever it is: nothing may be left over
+        publish_folder(staging, place) if free else _replace_folder(staging, place)
+    except FolderTaken:
+        raise
+    except BaseException as error:  # whatever it is: nothing may be left over
         shutil.rmtree(staging, ignore_errors=True)
+        if isinstance(error, OSError) and not isinstance(error, WebDatasetError):
+            raise SourceError(f"cannot write: {error.strerror or error}", url=folder) from error
         raise
     return sum(count for _, count in writer.files)
 
 
 def _replace_folder(staging: Path, place: Path) -> None:
     """Put a complete folder in the place of another, which is there until then, and again where that fails."""
-    if not place.exists():
-        staging.rename(place)
-        sync_folder(str(place.parent))
-        return
     before = staging.with_name(f"{staging.name}.old")
     try:
         place.rename(before)
@@ -359,7 +362,7 @@ def check_hf_folder(folder: str, *, force: bool) -> None:
     if "://" in folder:
         raise UsageError("a Hugging Face dataset is written to a local folder; upload it from there", url=folder)
     place = Path(folder)
-    if not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir())):
+    if is_free(place):
         return
     if not force:
         raise AlreadyExists("this is there already: give another name, or --force to replace it", url=folder)

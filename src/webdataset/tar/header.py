@@ -100,8 +100,8 @@ def is_checksum_right(block: bytes) -> bool:
 
 _CONTENTS = {
     b"PK\x03\x04": "a zip archive; write the files into a tar archive",
-    b"PAR1": "a Parquet file; write its rows with wds.ShardWriter",
-    b"ARROW1": "an Arrow file; write its rows with wds.ShardWriter",
+    b"PAR1": "a Parquet file; 'wds convert' makes shards of its rows",
+    b"ARROW1": "an Arrow file; 'wds convert' makes shards of its rows",
     b"\x89HDF": "an HDF5 file; write its items with wds.ShardWriter",
     b"\x89PNG": "a PNG image; put images into a tar archive",
     b"\xff\xd8\xff": "a JPEG image; put images into a tar archive",

@@ -272,6 +272,11 @@ def test_a_file_that_is_not_there_is_answered_with_the_nearest(tmp_path):
         told = run_wds("ls", name, cwd=tmp_path, status=exit_status.FAILED).stderr.decode()
         assert told.count("did you mean") == (hint is not None), told
         assert hint is None or hint in told
+    # what is missing stands in a folder that is there
+    told = run_wds("cache", "ls", ".", cwd=tmp_path, status=exit_status.FAILED).stderr.decode()
+    told += run_wds("cache", "ls", str(tmp_path), status=exit_status.FAILED).stderr.decode()
+    assert told.count("no cache directory") == 2
+    assert "did you mean" not in told
 
 
 def test_what_a_filter_asks_for_in_vain(tmp_path):

@@ -1,5 +1,7 @@
 """Targets of shards: sizes, urls that are there, and files that appear whole."""
 
+import json
+
 import click
 import pytest
 
@@ -46,3 +48,17 @@ def test_target_that_is_missing_is_asked_for(tmp_path, capsys):
     (tmp_path / "s.tar").write_bytes(archives.by_hand([("a.txt", b"1")]))
     assert main(["sort", str(tmp_path / "s.tar")]) == exit_status.WRONG_USE
     assert "-o FILE" in capsys.readouterr().err
+
+
+def test_cat_counts_samples(tmp_path, capsys):
+    """Whole shards that are joined are told as those of other commands are: name and samples, in a dry run too."""
+    members = [("a.txt", b"1"), ("a.cls", b"2"), ("__meta__", b"x"), ("readme", b"x"), ("b.txt", b"3")]
+    (tmp_path / "s.tar").write_bytes(archives.by_hand(members))
+    (tmp_path / "t.tar").write_bytes(archives.by_hand([("c.txt", b"1")]))
+    sources = [str(tmp_path / "s.tar"), str(tmp_path / "t.tar")]
+    told = {"shard": str(tmp_path / "out.tar"), "samples": 3}
+    for options in (["--dry-run"], []):
+        assert main(["cat", "--json", *options, "-o", told["shard"], *sources]) == exit_status.DONE
+        assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [told]
+    assert main(["cat", "-n", "-o", str(tmp_path / "new.tar"), *sources]) == exit_status.DONE
+    assert capsys.readouterr().err == f"wds: would write {tmp_path}/new.tar (3 samples)\n"

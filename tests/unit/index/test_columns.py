@@ -16,7 +16,7 @@ from support.command import json_lines, run_wds
 from support.range_server import RangeServer
 from support.where_rows import key_of, write_rows
 from webdataset.cli.schema import find_schemas
-from webdataset.core.errors import AlreadyExists, BadIndex, MissingExtra, NotRepresentable, UsageError
+from webdataset.core.errors import AlreadyExists, BadIndex, MissingExtra, NotRepresentable, SourceError, UsageError
 from webdataset.index.entries import SampleEntry, ShardIndex
 from webdataset.index.formats import columns
 from webdataset.inspection.expression import Expression
@@ -107,6 +107,16 @@ def test_parquet_of_another_program_is_never_replaced(tmp_path):
     with pytest.raises(AlreadyExists):
         write_table(tmp_path)
     assert foreign.read_bytes() == b"not even Parquet"
+
+
+def test_the_folder_is_made(tmp_path):
+    """A folder of columns files that is not there is made; one that cannot be is told before a shard is read."""
+    write_rows(tmp_path / "s.tar", [{"a": 1}])
+    (written,) = wds.write_columns(str(tmp_path / "s.tar"), "json.a", folder=tmp_path / "new/deep")
+    assert Path(written.path) == tmp_path / "new/deep/s.parquet"
+    assert parquet.read_table(written.path).num_rows == 1
+    with pytest.raises(SourceError, match="cannot make the folder"):
+        wds.write_columns(str(tmp_path / "none.tar"), "json.a", folder=tmp_path / "s.tar/x")
 
 
 def test_a_damaged_file_does_not_hide_the_one_that_is_written_again(tmp_path):

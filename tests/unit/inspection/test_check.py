@@ -236,3 +236,13 @@ def test_every_format_is_decoded(tmp_path):
     assert found == {code for code in KINDS if code.startswith("bad-")} - {
         "bad-header", "bad-extension", "bad-compression", "bad-name", "bad-compressed-field",
     }  # fmt: skip
+
+
+def test_fields_without_bytes(tmp_path):
+    """An empty field whose decoder refuses it is an error as other bad fields are; one that decodes is a note."""
+    place = tmp_path / "empty.tar"
+    place.write_bytes(archives.by_hand([(f"a.{name}", b"") for name in ("json", "cls", "npy", "pyd", "txt", "bin")]))
+    report = wds.check_shards(place)
+    assert report.counts == {"bad-json": 1, "bad-number": 1, "bad-array": 1, "bad-pickle": 1, "empty-member": 2}
+    assert {each.message for each in report.findings if each.code == "bad-json"} == {"the json field has no bytes"}
+    assert wds.check_shards(place, decode=False).counts == {"empty-member": 6}

@@ -184,3 +184,20 @@ def test_shards_are_no_sources(tmp_path):
     assert caught.value.url == "train-000.tar.gz"
     (tmp_path / "photos.tar").mkdir()
     check_sources([str(tmp_path / "photos.tar")])
+
+
+@pytest.mark.parametrize(
+    "row", ['{"txt": "a\\ud83d"}', '{"txt": "\\udc80"}', '{"__key__": "\\uDC80", "txt": "a"}', '{"\\udc80": "a"}']
+)
+def test_half_of_a_surrogate_pair(here, row):
+    """Half of a character is an error that names line and column: as text it has no bytes, and none are made up."""
+    (here / "x.jsonl").write_text('{"txt": "\\ud83d\\ude00"}\n' + row)
+    with pytest.raises(FormatError, match="line 2 has one half of a surrogate pair"):
+        outline("x.jsonl", "jsonl")
+
+
+def test_half_of_a_surrogate_pair_within_json(here):
+    """Within a JSON value it stays, as the escape that it was."""
+    (here / "x.jsonl").write_text('{"json": {"a": "\\udc80", "b": "\\ud83d\\ude00"}}')
+    [(_, fields)] = outline("x.jsonl", "jsonl")
+    assert json.loads(fields["json"]) == {"a": "\udc80", "b": "\U0001f600"}

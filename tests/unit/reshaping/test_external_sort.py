@@ -1,5 +1,6 @@
 """Sorting and shuffling outside memory equal what Python does in memory, for every limit."""
 
+import errno
 import random
 from collections import Counter
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webdataset.core.errors import SampleError, UsageError
+from webdataset.core.errors import SampleError, SourceError, UsageError
 from webdataset.reshaping import external_sort
 from webdataset.reshaping.external_sort import make_sort_key, shuffle_samples, sort_samples
 from webdataset.samples.raw_samples import RawMember, RawSample
@@ -98,3 +99,20 @@ def test_what_is_gathered_stays_below_the_limit(monkeypatch):
     assert len(list(sort_samples(samples, lambda each: each.offset, memory_bytes=20_000))) == 80
     assert len(sizes) > 3
     assert all(weight <= 20_000 or count == 1 for count, weight in sizes)
+
+
+def test_temporary_files_that_cannot_be_written(tmp_path, monkeypatch):
+    """An error names the folder of temporary files and the options that help, for the folder and for each file."""
+    samples = [sample(number, b"x" * 1000) for number in range(9)]
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match="--temporary") as caught:
+        list(sort_samples(samples, lambda each: each.key, memory_bytes=1, folder=str(tmp_path / "file")))
+    assert caught.value.url == str(tmp_path / "file")
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(external_sort, "_write_entry", refuse)
+    with pytest.raises(SourceError, match=r"No space left on device.*--memory"):
+        list(shuffle_samples(samples, 1, memory_bytes=1, folder=str(tmp_path)))
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]

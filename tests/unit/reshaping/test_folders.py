@@ -1,5 +1,7 @@
 """Folders of files: what is written, what is refused, classes as folders."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -157,3 +159,44 @@ def test_loose_files(tmp_path):
         (tmp_path / name).touch()
     assert sorted(find_loose_files(str(tmp_path))) == [".hidden.txt", "README"]
     assert [each.key for each in read_folder(str(tmp_path))] == ["a"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_two_writers_of_one_folder(tmp_path, there):
+    """A folder that another writer completes meanwhile is neither mixed nor replaced; the new one is kept and named."""
+    place = tmp_path / "d"
+    if there:
+        place.mkdir()
+
+    def samples():
+        yield sample("a", txt=b"mine")
+        FolderWriter(str(place)).write_all([sample("a", txt=b"theirs"), sample("b", txt=b"theirs")])
+
+    with pytest.raises(AlreadyExists, match="another writer") as caught:
+        FolderWriter(str(place)).write_all(samples())
+    kept = next(each for each in (place if there else tmp_path).iterdir() if each.name.endswith(".partial"))
+    assert str(kept) in str(caught.value)
+    assert files(kept) == {"a.txt": b"mine"}
+    whole = {name: content for name, content in files(place).items() if ".partial" not in name}
+    assert whole == {"a.txt": b"theirs", "b.txt": b"theirs"}
+
+
+def test_an_empty_folder_is_filled_from_within(tmp_path, monkeypatch):
+    """A folder that is there may be a file system of its own: nothing is renamed into it from beside it."""
+    place = tmp_path / "mounted"
+    place.mkdir()
+    (place / ".mounted.12-0123abcd.partial").mkdir()  # of a process that was killed
+    move = os.rename
+    monkeypatch.setattr(Path, "replace", lambda self, target: move(_same_device(self, target, place), target))
+    monkeypatch.setattr(Path, "rename", lambda self, target: move(_same_device(self, target, place), target))
+    FolderWriter(str(place)).write_all([sample("sub/a", txt=b"1"), sample("b", txt=b"2")])
+    assert files(place) == {"sub/a.txt": b"1", "b.txt": b"2"}
+    assert [each.name for each in tmp_path.iterdir()] == ["mounted"]
+    assert sorted(each.name for each in place.iterdir()) == [".mounted.12-0123abcd.partial", "b.txt", "sub"]
+
+
+def _same_device(source, target, mount):
+    """Return a path; refuse, as a system does, to rename a mounted folder, or to rename something into it."""
+    if source == mount or target == mount or source.is_relative_to(mount) != Path(target).is_relative_to(mount):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+    return source

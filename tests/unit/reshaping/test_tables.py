@@ -15,7 +15,15 @@ from pyarrow import feather
 
 from webdataset.codecs.msgpack_cbor import msgpack_loads
 from webdataset.codecs.numpy_arrays import npy_dumps, npy_loads
-from webdataset.core.errors import AlreadyExists, FormatError, NotFound, SampleError, UsageError, WebDatasetError
+from webdataset.core.errors import (
+    AlreadyExists,
+    FormatError,
+    NotFound,
+    SampleError,
+    SourceError,
+    UsageError,
+    WebDatasetError,
+)
 from webdataset.reshaping.conversion import Conversion
 from webdataset.reshaping.creation import make_member
 from webdataset.reshaping.field_values import RowConverter
@@ -732,3 +740,33 @@ def test_a_hf_folder_that_cannot_be_replaced(tmp_path, monkeypatch, what):
     with pytest.warns(UserWarning, match="cannot be removed"):
         write_hf_folder(new, columns, str(folder), force=True)
     assert keys() == ["new"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_two_writers_of_one_hf_folder(tmp_path, there):
+    """A dataset that another writer completes meanwhile is not replaced without force; the new one is kept."""
+    folder = tmp_path / "d"
+    if there:
+        folder.mkdir()
+    columns, rest = infer_columns([sample("mine", cls=b"1")])
+
+    def keys(place):
+        return [row.key for row in RowConverter().convert(read_hf_dataset(str(place), None, RowConverter()))]
+
+    def samples():
+        yield from rest
+        write_hf_folder([sample("theirs", cls=b"2")], columns, str(folder))
+
+    with pytest.raises(AlreadyExists, match="another writer"):
+        write_hf_folder(samples(), columns, str(folder))
+    kept = next(each for each in (folder if there else tmp_path).iterdir() if each.name.endswith(".partial"))
+    assert (keys(kept), keys(folder)) == (["mine"], ["theirs"])
+
+
+def test_an_error_of_the_system_names_the_hf_folder(tmp_path):
+    """A folder that cannot be made is an error of the library, with its url."""
+    (tmp_path / "file").touch()
+    columns, rest = infer_columns([sample("k", cls=b"1")])
+    with pytest.raises(SourceError, match="cannot write") as caught:
+        write_hf_folder(rest, columns, str(tmp_path / "file/d"))
+    assert caught.value.url == str(tmp_path / "file/d")
