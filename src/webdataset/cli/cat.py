@@ -12,8 +12,10 @@ from webdataset.cli.outputs import (
     WRITTEN,
     ShardOutputs,
     on_error_option,
+    parse_renames,
     read_inputs,
     report_missing,
+    report_selection,
     shard_output_options,
     warn_of_absent,
 )
@@ -163,14 +165,13 @@ def select_command(inputs: Inputs, *, output: ShardOutputs, on_error: str, **opt
         keys=keys,
         keep=options["keep"],
         drop=options["drop"],
-        rename=dict(_parse_renames(options["rename"])),
+        rename=parse_renames(options["rename"]),
         require_fields=options["require"],
     )
     output.write(selection.apply(read_inputs(inputs)), "selecting")
     if where is not None and not selection.taken:
         warn_of_absent(where)
-    if selection.unmet_fields:
-        console.say(f"warning: no sample has a field {', '.join(map(console.escape_name, selection.unmet_fields))}")
+    report_selection(selection)
     status = _report_missing_keys(selection) if keys is not None else exit_status.DONE
     return exit_status.PARTIAL if failed else status
 
@@ -200,11 +201,3 @@ def _read_keys(name: str, tag: str | None) -> frozenset[str]:
 
         return choose_keys(content, name, tag)
     return frozenset(content.decode("utf-8", "surrogateescape").splitlines())
-
-
-def _parse_renames(texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for text in texts:
-        new, equals, old = text.partition("=")
-        if not (new and equals and old):
-            raise UsageError(f"--rename {text!r} is not of the form NEW=OLD")
-        yield new, old

@@ -13,7 +13,9 @@ from webdataset.cli.outputs import (
     ShardOutputs,
     check_target,
     on_error_option,
+    parse_renames,
     read_inputs,
+    report_selection,
     shard_output_options,
     tell_loose_files,
 )
@@ -107,7 +109,7 @@ def convert_command(
     """
     failures = _ConversionFailures()
     failed: Failed | None = failures if on_error == "skip" else None
-    rename = _parse_renames(renames)
+    rename = parse_renames(renames)
     kinds = {from_kind or choose_source_kind(source) for source in sources}
     target, chosen = _choose_target(output.target, to_kind, kinds)
     if chosen == "shards":
@@ -145,16 +147,6 @@ def _choose_target(target: str | None, to_kind: str | None, kinds: set[str]) -> 
     return target, chosen
 
 
-def _parse_renames(renames: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in renames:
-        new, equals, old = text.partition("=")
-        if not (new and equals and old) or new in found or old in found.values():
-            raise UsageError(f"--rename {text!r} makes no sense: write NEW=OLD, and each name once")
-        found[new] = old
-    return found
-
-
 def _refuse_options(chosen: str, **given: object) -> None:
     wrong = next((name for name, is_given in given.items() if is_given), None)
     if wrong is not None:
@@ -173,7 +165,12 @@ def _select(
         raise UsageError("--columns and --rename: name fields of folders and columns of tables in separate commands")
     if kinds != {"folder"} or not (columns or rename):
         return iter(samples)
-    return Selection(keep=columns, rename=rename).apply(samples)
+    return _choose_fields(samples, Selection(keep=columns, rename=rename))
+
+
+def _choose_fields(samples: Iterable[RawSample], selection: Selection) -> Iterator[RawSample]:
+    yield from selection.apply(samples)
+    report_selection(selection)
 
 
 def _tell_left_out(rules: RowConverter, folders: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from webdataset.cli.inputs import Inputs
     from webdataset.inspection.expression import Expression
     from webdataset.reshaping.raw_writer import RawShardSeries
+    from webdataset.reshaping.selection import Selection
     from webdataset.samples.raw_samples import RawSample
 
 
@@ -242,6 +243,38 @@ def report_missing(left: Iterable[str], what: str, *, found: bool) -> int:
         return exit_status.NONE_FOUND
     # samples may have one of several fields
     return exit_status.DONE if what == "field" else exit_status.PARTIAL
+
+
+def report_selection(selection: "Selection") -> None:
+    """Say which fields no sample had, and how many samples have been left out since none of their fields stayed.
+
+    Args:
+        selection: after it was asked about all samples.
+    """
+    if selection.unmet_fields:
+        console.say(f"warning: no sample has a field {', '.join(map(console.escape_name, selection.unmet_fields))}")
+    number, first = selection.emptied
+    if first is not None:
+        samples, first = f"{number} sample{'s' * (number != 1)}", console.escape_name(first)
+        console.say(f"warning: left out {samples} without any of the fields that stay; the first is {first}")
+
+
+def parse_renames(texts: Iterable[str]) -> dict[str, str]:
+    """Return the old name of each new one.
+
+    Args:
+        texts: of the option ``--rename``.
+
+    Raises:
+        UsageError: not of the form NEW=OLD, or a name comes twice: one of the two would be lost.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        new, equals, old = text.partition("=")
+        if not (new and equals and old) or new in found or old in found.values():
+            raise UsageError(f"--rename {text!r} makes no sense: write NEW=OLD, and each name once")
+        found[new] = old
+    return found
 
 
 _MOST_FIELDS = 20

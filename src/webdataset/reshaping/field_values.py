@@ -289,6 +289,8 @@ class RowConverter:
             if missing is not None:
                 shown = ", ".join(there[:20]) or "none"
                 raise UsageError(f"{option} names the column {missing!r}, which is not there: {shown}", url=url)
+        if there and not any(map(self._stays, there)):
+            raise UsageError(f"--columns names no column of the table: {', '.join(there[:20])}", url=url)
 
     def convert(self, rows: Iterable[Row]) -> Iterator[RawSample]:
         """Yield the samples of rows.

@@ -28,6 +28,7 @@ class Selection:
     Attributes:
         taken: samples that stayed.
         left_out: samples that went.
+        emptied: those of them that went since none of their fields stayed, and the key of the first.
         found_keys: those of ``keys`` that were met.
         unmet_fields: what ``keep``, ``drop`` and ``rename`` name and no chosen sample had; None before the first one.
     """
@@ -40,6 +41,7 @@ class Selection:
     require_fields: bool = False
     taken: int = 0
     left_out: int = 0
+    emptied: tuple[int, str | None] = (0, None)
     found_keys: set[str] = field(default_factory=set)
     unmet_fields: list[str] | None = None
 
@@ -70,7 +72,11 @@ class Selection:
         if not (self.keep or self.drop or self.rename):
             return sample
         chosen = self._choose_fields(sample)
-        return chosen if chosen.members else None
+        if chosen.members:
+            return chosen
+        number, first = self.emptied
+        self.emptied = number + 1, first if number else sample.key
+        return None
 
     def _choose_fields(self, sample: RawSample) -> RawSample:
         self._note_met_fields(sample)

@@ -128,6 +128,7 @@ def test_fields_can_be_chosen_and_renamed(here):
         ("holes.parquet -o y.tar --classes cls", "--classes has no meaning"),
         ("holes.parquet -o y.tar --rename a", "NEW=OLD"),
         ("holes.parquet -o y.tar --rename b=z", "'z', which is not there: a"),
+        ("holes.parquet -o y.tar --columns z", "--columns names no column of the table: a"),
         ("x.tar -o - --to parquet", "standard output"),
         ("x.tar -o y.parquet -c 2", "%05d"),
         ("holes.parquet files -o y.tar --columns a", "in separate commands"),

@@ -52,13 +52,49 @@ def test_target_that_is_missing_is_asked_for(tmp_path, capsys):
 
 def test_cat_counts_samples(tmp_path, capsys):
     """Whole shards that are joined are told as those of other commands are: name and samples, in a dry run too."""
-    members = [("a.txt", b"1"), ("a.cls", b"2"), ("__meta__", b"x"), ("readme", b"x"), ("b.txt", b"3")]
-    (tmp_path / "s.tar").write_bytes(archives.by_hand(members))
+    names = ("a.txt", "a.cls", "__meta__", "readme", "b.txt")
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([(name, b"1") for name in names]))
     (tmp_path / "t.tar").write_bytes(archives.by_hand([("c.txt", b"1")]))
     sources = [str(tmp_path / "s.tar"), str(tmp_path / "t.tar")]
-    told = {"shard": str(tmp_path / "out.tar"), "samples": 3}
+    target = str(tmp_path / "out.tar")
+    told = {"shard": target, "samples": 3}
     for options in (["--dry-run"], []):
-        assert main(["cat", "--json", *options, "-o", told["shard"], *sources]) == exit_status.DONE
+        assert main(["cat", "--json", *options, "-o", target, *sources]) == exit_status.DONE
         assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [told]
     assert main(["cat", "-n", "-o", str(tmp_path / "new.tar"), *sources]) == exit_status.DONE
     assert capsys.readouterr().err == f"wds: would write {tmp_path}/new.tar (3 samples)\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("select --keep jpg -o o.tar", "left out 2 samples without any of the fields that stay; the first is b"),
+        ("select --drop t* -o o.tar", "left out 2 samples without any of the fields that stay; the first is b"),
+        (
+            "convert --columns jpg -o o.parquet",
+            "left out 2 samples without any of the fields that stay; the first is b",
+        ),
+        ("convert --columns jpg --to folder -o o", "left out 2 samples without any of the fields that stay"),
+        ("convert --columns txt --columns nope -o o.parquet", "no sample has a field nope"),
+        ("convert --rename nope=zip -o o.parquet", "no sample has a field zip"),
+    ],
+)
+def test_what_a_choice_of_fields_leaves_out_is_told(command, told, tmp_path, monkeypatch, capsys):
+    """Samples that have none of the fields are counted, and fields that no sample has are named."""
+    if "parquet" in command:
+        pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    names = ("a.jpg", "a.txt", "b.txt", "c.txt")
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([(name, b"1") for name in names]))
+    assert main([*command.split(), "s.tar"]) == exit_status.DONE
+    assert f"wds: warning: {told}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [("a=txt", "b=txt"), ("a=txt", "a=jpg"), ("a",), ("=a",)])
+def test_names_that_are_given_twice(names, tmp_path, capsys):
+    """A field that would get two names, or a name that two fields would get, is an error: one would be lost."""
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([("a.jpg", b"1"), ("a.txt", b"2")]))
+    options = [option for name in names for option in ("--rename", name)]
+    arguments = ["-o", str(tmp_path / "o.tar"), str(tmp_path / "s.tar")]
+    assert main(["select", *options, *arguments]) == exit_status.WRONG_USE
+    assert "each name once" in capsys.readouterr().err
