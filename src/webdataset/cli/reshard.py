@@ -1,6 +1,7 @@
 """``wds reshard``, ``shuffle``, ``sort``, ``join`` and ``mix``: samples in another order, or other shards."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -235,5 +236,9 @@ def mix_command(
     if most is None and is_endless(found):
         raise UsageError(f"the mix of the split {name!r} never ends: pass --samples, or 'exhausted: drop'", url=spec)
     options = None if storage_profile is None else {"profile": storage_profile}
-    samples = mix_samples(found, lambda url: read_inputs(Inputs((url,), options)), choose_seed(seed, "mixed"))
+    emptied: Counter[str] = Counter()
+    samples = mix_samples(found, lambda url: read_inputs(Inputs((url,), options)), choose_seed(seed, "mixed"), emptied)
     output.write(itertools.islice(samples, most), "mixing")
+    for source, count in emptied.items():
+        samples_left = f"{count} sample{'s' * (count != 1)}"
+        console.say(f"warning: source {source!r}: left out {samples_left} without any of the fields that it keeps")

@@ -1,12 +1,15 @@
 """Mixes of raw samples: proportions, ends, and what a specification may ask for."""
 
 import io
+import json
 from collections import Counter
 from itertools import islice
 
 import pytest
 
-from webdataset.core.errors import NoSamples, UsageError
+import webdataset as wds
+from webdataset.cli.main import main
+from webdataset.core.errors import MissingField, NoSamples, UsageError
 from webdataset.reshaping.mixing import is_endless, mix_samples
 from webdataset.samples.raw_samples import read_samples
 from webdataset.shards.specs.mix import Mix, Source
@@ -73,10 +76,53 @@ def test_sources_that_are_mixes_and_repeat():
 
 
 def test_fields():
-    """Fields that are kept and renamed are those of the specification."""
-    source = Source(shards=("a",), keep=("txt",), rename={"caption": "txt"})
+    """Fields are renamed, then kept, as where the specification is read; one field may get several names."""
+    source = Source(shards=("a",), keep=("caption", "copy"), rename={"caption": "txt", "copy": "txt"})
     (first, *_) = mix_samples(Mix(how="concat", sources=(source,)), read, 0)
-    assert first.payloads() == {"caption": b"x"}
+    assert first.payloads() == {"caption": b"x", "copy": b"x"}
+    assert [member.name for member in first.members] == ["a0.caption", "a0.copy"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rename": {"caption": "txt"}},
+        {"rename": {"cls": "txt"}},
+        {"rename": {"txt": "cls", "cls": "txt"}},
+        {"rename": {"a": "txt", "txt": "txt"}},
+        {"keep": ["txt"]},
+        {"keep": ["a", "cls"], "rename": {"a": "txt"}},
+    ],
+)
+def test_a_mix_holds_what_reading_gives(tmp_path, options):
+    """Written by a mix or read by its specification, samples have the same fields."""
+    members = [(f"{key}.{field}", f"{key} {field}".encode()) for key in "ab" for field in ("txt", "cls", "json")]
+    (tmp_path / "s.tar").write_bytes(archives.by_hand(members))
+    spec = {"version": 1, "splits": {"train": {"mix": "concat", "sources": [{"shards": "s.tar", **options}]}}}
+    (tmp_path / "mix.json").write_text(json.dumps(spec))
+    assert main(["mix", str(tmp_path / "mix.json"), "-o", str(tmp_path / "o.tar"), "--seed", "1"]) == 0
+    read_by = [
+        [{name: value for name, value in sample.items() if name[:2] != "__"} for sample in wds.WebDataset(str(url))]
+        for url in (tmp_path / "mix.json", tmp_path / "o.tar")
+    ]
+    assert len(read_by[0]) == 2
+    assert read_by[0] == read_by[1]
+
+
+def test_samples_that_a_source_has_no_field_of(tmp_path, capsys):
+    """A field that is to be renamed and is not there is an error, as in reading; what keeps no field is counted."""
+    source = Source(name="s", shards=("a", "b"), rename={"x": "png"})
+    with pytest.raises(MissingField, match="no field 'png'.*it has txt cls") as caught:
+        list(mix_samples(Mix(sources=(source,)), read, 0))
+    assert caught.value.key == "a0"
+    (tmp_path / "s.tar").write_bytes(CONTENTS["a"])
+    spec = {"version": 1, "splits": {"train": {"mix": "concat", "sources": [
+        {"name": "s", "shards": "s.tar", "keep": ["png"]}, {"shards": "s.tar", "keep": ["txt"]}]}}}  # fmt: skip
+    (tmp_path / "mix.json").write_text(json.dumps(spec))
+    assert main(["mix", str(tmp_path / "mix.json"), "-o", str(tmp_path / "o.tar"), "--seed", "1"]) == 0
+    told = capsys.readouterr().err
+    assert told.count("warning") == 1
+    assert "source 's': left out 4 samples without any of the fields that it keeps" in told
 
 
 def test_what_belongs_to_reading_is_refused():
