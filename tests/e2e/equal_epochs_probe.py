@@ -55,6 +55,39 @@ class Failing:
             yield [{"__key__": f"f{RANK}-{number}"}]
 
 
+def uneven():
+    """Return an own loader, of which ranks have unequal numbers of batches."""
+    return own(dataset(batch=0).select(first_or_long).elastic(6))
+
+
+def resumed(how, every):
+    """Return the steps of all ranks from where one of them has nothing left of the epoch."""
+    counts, states = [None] * WORLD, [None] * WORLD
+    torch.distributed.all_gather_object(counts, len(list(uneven())))
+    assert len(set(counts)) > 1
+    before = uneven()
+    batches = iter(before)
+    for _ in range(min(counts)):
+        next(batches)
+    torch.distributed.all_gather_object(states, before.state_dict())
+    after = uneven()
+    after.load_state_dict(wds.merge_states(states))
+    return wds.equal_steps(after, how, every=every)
+
+
+def interrupted(every):
+    """Return the batches of steps that are held by threes, saved in the midst of them, and resumed."""
+    states = [None] * WORLD
+    made = own(dataset(batch=0).elastic(6))
+    steps = iter(wds.equal_steps(made, "drop", every=every))
+    given = [next(steps) for _ in range(2)]
+    torch.distributed.all_gather_object(states, made.state_dict())
+    steps.close()
+    after = own(dataset(batch=0).elastic(6))
+    after.load_state_dict(wds.merge_states(states))
+    return [*given, *wds.equal_steps(after, "pad")]
+
+
 WAYS = {
     "drop": lambda: loader(dataset().equal_epochs("drop")),
     "pad": lambda: loader(dataset().equal_epochs("pad")),
@@ -73,12 +106,20 @@ WAYS = {
     "asked pad": lambda: wds.equal_steps(loader(split()), "pad"),
     "asked pad, by threes": lambda: wds.equal_steps(loader(split(), workers=0), "pad", every=3),
     "asked of an own loader": lambda: wds.equal_steps(own(split().unlisted()), "drop"),
+    "asked drop, nothing left": lambda: resumed("drop", 1),
+    "asked pad by threes, nothing left": lambda: resumed("pad", 3),
+    "asked by threes, saved after two": lambda: interrupted(3),
 }
 
 
 def lost(sample):
     """Lose one sample of the dataset."""
     return None if sample["__key__"] == "4-007" else sample
+
+
+def first_or_long(sample):
+    """Keep the samples of long shards, and two of each other one."""
+    return sample["__key__"][0] in "024" or int(sample["__key__"][2:]) < 2
 
 
 def chosen(sample):

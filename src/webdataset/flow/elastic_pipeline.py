@@ -8,14 +8,14 @@ pipeline keeps which run is the present one, and a state to resume from.
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from webdataset.core.distributed import WorkerContext, process_context, worker_info
-from webdataset.core.errors import UsageError
+from webdataset.core.errors import FlowError, UsageError
 from webdataset.core.seeds import read_epoch
 from webdataset.flow import stream_stages  # noqa: F401  loaded here, before workers are forked that need it
 from webdataset.flow.elastic import ElasticPlan, ElasticRun, make_plan
-from webdataset.flow.elastic_state import check_same_dataset, check_state, warn_other_functions
+from webdataset.flow.elastic_state import check_same_dataset, check_state, has_progress, warn_other_functions
 from webdataset.flow.epochs import EpochCounter, choose_seeds
 from webdataset.flow.fingerprint import defer_description, describe_functions
 from webdataset.flow.pipeline import DataPipeline, add_length_method, find_plain_class
@@ -25,11 +25,20 @@ from webdataset.stages.base import Json, Run
 from webdataset.stages.mix_sources import refuse_unrepeatable
 
 
+class StatefulReader(Protocol):
+    """A loader over a dataset, which knows what its consumer has received."""
+
+    def state_dict(self) -> dict[str, Json]:
+        """Return the state after the batch received last."""
+
+
 class CurrentRun:
     """The run that a dataset gave last, and the state that its next run begins with; neither travels in a pickle."""
 
     def __init__(self, state: Json = None, *, chosen: bool = False) -> None:
         self.run: ElasticRun | None = None
+        # a loader that reads the dataset from now on, whose state is that of the dataset
+        self.reader: weakref.ref[StatefulReader] | None = None
         self.state = state
         # set_epoch has named the state's epoch: its rest is given, though nothing be left of it
         self.chosen = chosen
@@ -106,6 +115,8 @@ class ElasticMixin:
 
     streams: int = STREAMS
     _present: CurrentRun
+    # whether workers of a DataLoader have begun a run, since an epoch was chosen or a state was loaded
+    _marks: EpochCounter
     _begin: Callable[[], Run]  # seed and epoch of the next run
     _entries: Callable[[Run], list[Any]]
     _stream_limits: Callable[[int, WorkerContext | None], Bounds]
@@ -126,7 +137,7 @@ class ElasticMixin:
         if type(streams) is not int or streams < 1:
             raise UsageError(f"streams={streams!r}: a dataset has at least one stream")
         self.streams = streams
-        self._present = CurrentRun()
+        self._present, self._marks = CurrentRun(), EpochCounter()
 
     # -- runs
 
@@ -151,8 +162,9 @@ class ElasticMixin:
 
     def __iter__(self) -> ElasticRun:
         """Return the run of this rank and worker; each is a new epoch."""
-        self._present.run = run = self.elastic_run()
-        return run
+        present = self._present
+        present.run, present.reader = self.elastic_run(), None
+        return present.run
 
     def _prepare_plan(self, state: Json, place: WorkerContext | None, continue_epochs: bool) -> ElasticPlan:  # noqa: FBT001  passed on
         """Return what a run reads that starts now."""
@@ -183,6 +195,7 @@ class ElasticMixin:
     def _record_epoch(self, epoch: int, *, further: bool = False) -> None:
         """Take note of the number of the next epoch."""
         self.epoch = epoch
+        self._marks.record_epoch(epoch, further=False)
         if self._count is not None:
             self._count.record_epoch(epoch, further=further)
 
@@ -233,8 +246,14 @@ class ElasticMixin:
             stacklevel: of the warning that a state was left.
         """
         present = self._present
+        # after the end of an epoch, the state is the beginning of the chosen one from now on
         if present.run is not None and present.run.ended:
-            present.run = None  # the state is the beginning of that epoch from now on
+            present.run = None
+        reader = None if present.reader is None else present.reader()
+        if reader is None or is_epoch_over(reader.state_dict(), process_context()):
+            present.reader = None
+        if self._marks.began:
+            self._marks = EpochCounter()
         if present.state is None:
             return
         if present.state["epoch"] == epoch:
@@ -243,6 +262,10 @@ class ElasticMixin:
         state, present.state = present.state, None
         if not present.chosen and (self._count is None or not self._count.began):
             warn_of_other_epoch(state, epoch, process_context(), stacklevel=stacklevel)
+
+    def resumes(self) -> bool:
+        """Tell whether the next iteration continues after a state."""
+        return self._present.state is not None and has_progress(self._present.state)
 
     def forget(self) -> None:
         """Forget a state that was loaded: other code begins with it."""
@@ -258,17 +281,32 @@ class ElasticMixin:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the run that ``iter()`` gave last, or that the next one will begin with.
 
-        Within a DataLoader's worker, whose iterator has a state of its own, it is empty.
+        Where a ``Loader`` or ``WebLoader`` reads this dataset, it is the state of the loader that began last: what was
+        received from it. Within a DataLoader's worker, whose iterator has a state of its own, it is empty.
 
         Raises:
-            FlowError: a stream of that run has failed.
+            FlowError: a stream of that run has failed; or workers of a plain torch DataLoader read this dataset.
         """
         if worker_info() is not None:
             return {}
-        if self._present.run is not None:
-            return self._present.run.state_dict()
-        if self._present.state is not None:
-            return dict(self._present.state)
+        present = self._present
+        if present.reader is not None:
+            reader = present.reader()
+            return self.begin_state() if reader is None else reader.state_dict()
+        if present.run is not None:
+            return present.run.state_dict()
+        if present.state is not None:
+            return dict(present.state)
+        if self._marks.began:
+            raise FlowError(
+                "the workers of a torch DataLoader read this dataset, and how much of that was received is not known "
+                "here: a state of this dataset would lose or repeat samples. Make the loader a wds.WebLoader (or "
+                "torchdata's StatefulDataLoader) and save loader.state_dict()"
+            )
+        return self.begin_state()
+
+    def begin_state(self) -> dict[str, Json]:
+        """Return the state at the beginning of the next epoch, whatever is being read."""
         self.choose_seed()
         begins = replace(self._begin(), stream=None)
         seed = begins.seed if begins.common is None else begins.common
@@ -306,7 +344,7 @@ class ElasticMixin:
         self._make_plan(here, given)
         self._present = CurrentRun(given, chosen=chosen)
         self.epoch = given["epoch"] + (not chosen and is_epoch_over(given, process_context()))
-        self._count = EpochCounter(first=self.epoch, resumed=True)
+        self._count, self._marks = EpochCounter(first=self.epoch, resumed=True), EpochCounter()
         if self.seed is None:
             self._lent = given["seed"], given["seed"]
 

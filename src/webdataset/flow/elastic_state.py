@@ -17,11 +17,12 @@ Never uses a part of a state that was not checked; errors name the entry that is
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from marshal import dumps
 from operator import is_
 from typing import Any, TypeAlias, cast
+from weakref import WeakKeyDictionary
 from zlib import crc32
 
 from webdataset.core.distributed import worker_info
@@ -48,6 +49,8 @@ _SEEDS = 1 << 4096
 _QUOTED_LENGTH = 120  # characters
 _encode_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _NO_MEMORY = None, None
+held_states: WeakKeyDictionary[object, Callable[[], dict[str, Json]]] = WeakKeyDictionary()
+"""Loaders from which more batches were taken than passed on, and what tells the state after the one passed on last."""
 _ENDED_LENGTH, _RUNNING_LENGTH = 1, 5  # parts of a stream's state: [count], or [count, passed, given, ended, memories]
 
 

@@ -13,7 +13,15 @@ from webdataset.core.errors import StateMismatch, UsageError
 from webdataset.core.optional_imports import require
 from webdataset.core.seeds import read_epoch
 from webdataset.flow.elastic_pipeline import ElasticMixin
-from webdataset.flow.elastic_state import LOADER_KIND, SUM_KEY, check_state, has_progress, quote_value, sum_json
+from webdataset.flow.elastic_state import (
+    LOADER_KIND,
+    SUM_KEY,
+    check_state,
+    has_progress,
+    held_states,
+    quote_value,
+    sum_json,
+)
 from webdataset.flow.epochs import choose_seeds
 from webdataset.flow.pass_checks import iterate_loader
 from webdataset.flow.pipeline import DataPipeline
@@ -277,6 +285,8 @@ class ElasticWebLoader(WebLoader):
             FlowError: a stage's state cannot be written down.
         """
         loader = self._loader()
+        if (ask := held_states.get(self)) is not None:
+            return ask()
         if self._is_bare():
             return self._make_loader_state(dict(loader.state_dict()))
         here, running = process_context(), self._running

@@ -16,7 +16,7 @@ from webdataset.core.errors import StateMismatch, WorkerDied
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.seeds import read_epoch
-from webdataset.flow.elastic_state import ReceivedState
+from webdataset.flow.elastic_state import ReceivedState, has_progress, held_states
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
 from webdataset.loading.batching import (
     END,
@@ -105,6 +105,8 @@ class Loader:
     _chosen = False
     # batches when a state was asked for last; as if one had been at the beginning
     _saved = 0
+    # another loader passes these batches on, and has the state
+    shared = False
 
     def __init__(
         self,
@@ -306,6 +308,8 @@ class Loader:
         # not before: what could not start is tried again from there
         self._forget()
         self._begun = True
+        if isinstance(self._origin, ElasticAdapter) and not self.shared:
+            self._origin.dataset._present.reader = weakref.ref(self)  # noqa: SLF001  its state is ours
         self._resumed = state if continue_epochs else None
         self.epoch = following if state is not None and beginning.epoch == epoch else beginning.epoch + 1
         self._beginning, self._following = beginning, None
@@ -443,6 +447,8 @@ class Loader:
         """
         if not isinstance(self._origin, ElasticAdapter):
             raise missing_loader_state(self.dataset)
+        if (ask := held_states.get(self)) is not None:
+            return ask()
         if (begins := self._next_state()) is not None:
             return dict(begins)
         if self._received is None or self._beginning is None:
@@ -456,6 +462,11 @@ class Loader:
         if self.order == READY or not (self._progress.beyond or any(self._progress.untold.values())):
             return state
         return self._origin.advance_state(state, self._beginning, self._beginning.start + self._progress.until)
+
+    def resumes(self) -> bool:
+        """Tell whether the next iteration continues after a state."""
+        state = self._next_state()
+        return state is not None and has_progress(state)
 
     def _often(self) -> bool:
         """Tell whether the last state was asked for a few batches ago, or can be needed any time."""

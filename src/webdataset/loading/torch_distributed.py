@@ -10,22 +10,23 @@ says so in the same collective, so that the others raise too and never wait for 
 
 import copy
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from webdataset.caching.names import object_key
 from webdataset.core.distributed import worker_context
-from webdataset.core.errors import FlowError, UsageError
+from webdataset.core.errors import FlowError, UsageError, WebDatasetError
 from webdataset.core.optional_imports import require
+from webdataset.flow.elastic_state import held_states
 from webdataset.flow.fingerprint import fingerprint
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.run import Bounds, Flow, expand_stages, item_bound
 from webdataset.shards.directory import DirectoryShardList
 from webdataset.shards.lists import ResampledShards
 from webdataset.shards.split import single_node_only
-from webdataset.stages.base import Run
+from webdataset.stages.base import Json, Run
 from webdataset.stages.mix import Mixture
 from webdataset.stages.read_shards import ReadShards
 
@@ -126,17 +127,27 @@ def is_split_between_ranks(dataset: object) -> bool:
 
 
 _FAILED = -1
+# of an epoch that is continued, which is no fault
+_NOTHING_LEFT = -2
 
 
-class _EpochLoader(Protocol):
-    """A loader whose epochs are numbered."""
+class _StatefulLoader(Protocol):
+    """A loader whose epochs are numbered, with a state."""
 
     def set_epoch(self, epoch: int) -> object:
         """Choose the number of the next epoch."""
 
+    def state_dict(self) -> dict[str, Json]:
+        """Return the state after the batch received last."""
+
+    def load_state_dict(self, state: Mapping[str, Json]) -> object:
+        """Continue after a state."""
+
 
 class EqualSteps:
     """The batches of a loader, equally many on all ranks; see :func:`equal_steps`.
+
+    Its state, and that of the loader, is the state after the batch that it gave last, however many it holds.
 
     Args:
         loader: what gives the batches.
@@ -153,6 +164,9 @@ class EqualSteps:
         self._group = group
         # a group of ours, where the default one has no tensors of the CPU
         self._own: ProcessGroup | None = None
+        # the loader's states after each of the batches that are held, and how many of these were given
+        self._states: list[dict[str, Json]] = []
+        self._given = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the number of the next epoch.
@@ -160,14 +174,29 @@ class EqualSteps:
         Args:
             epoch: from 0.
         """
-        cast("_EpochLoader", self.loader).set_epoch(epoch)
+        cast("_StatefulLoader", self.loader).set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Json]:
+        """Return the state of the loader after the batch that was given last."""
+        if self._states:
+            return self._states[min(self._given, len(self._states)) - 1]
+        return cast("_StatefulLoader", self.loader).state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Json]) -> None:
+        """Let the loader continue after a state.
+
+        Args:
+            state: what ``state_dict`` of this or of the loader returned, or the merged one of all ranks.
+        """
+        cast("_StatefulLoader", self.loader).load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches.
 
         Raises:
-            FlowError: another rank has failed, or some rank has no batch at all; the message names it.
+            FlowError: another rank has failed, or some rank has no batch at all in a whole epoch; the message names it.
         """
+        resumed = _has_loaded_state(self.loader)
         batches = iter(self.loader)
         first: object = None
         given = 0
@@ -176,27 +205,51 @@ class EqualSteps:
                 ready = self._ready(batches)
                 if given == 0 and ready:
                     first = ready[0]
-                counts = self._exchange_counts(len(ready))
+                counts = self._exchange_counts(len(ready) or (_NOTHING_LEFT if resumed else 0))
                 self._check(counts, given)
+                counts = [max(count, 0) for count in counts]
+                if not given and self.how == "pad":
+                    first = self._share_first(first, counts)
                 many = min(counts) if self.how == "drop" else max(counts)
                 last = min(counts) < self.every if self.how == "drop" else many < self.every
                 ready += [_pad_batch(first) for _ in range(many - len(ready))]
-                given += many
-                yield from ready[:many]
+                for self._given, batch in enumerate(ready[:many], 1):
+                    given += 1
+                    yield batch
                 if last:
                     return
         finally:
+            self._hold(())
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
 
     def _ready(self, batches: Iterator[object]) -> list[object]:
         """Return the next batches; tell the others where that fails."""
+        self._hold(())
+        found, states = [], []
         try:
-            return list(islice(batches, self.every))
+            for batch in islice(batches, self.every):
+                found.append(batch)
+                if self.every > 1 and (state := _find_state(self.loader)) is not None:
+                    states.append(state)
         except Exception:  # whatever it is: the others must not wait for this rank
             self._exchange_counts(_FAILED)
             raise
+        self._hold(states)
+        return found
+
+    def _hold(self, states: Iterable[dict[str, Json]]) -> None:
+        """Let the loader's state be that of the batch given last, while batches are held; without states, its own."""
+        self._states, self._given = [*states], 0
+        ask = self.state_dict if self._states else None
+        # of a WebLoader, also torch's loader in it, which its dataset asks
+        inner = self.loader.pipeline[:1] if isinstance(self.loader, DataPipeline) else ()
+        for loader in (self.loader, *inner):
+            if ask is None:
+                held_states.pop(loader, None)
+            elif hasattr(loader, "state_dict"):
+                held_states[loader] = ask
 
     def _exchange_counts(self, count: int) -> list[int]:
         """Tell all ranks a number; return those of all."""
@@ -208,6 +261,17 @@ class EqualSteps:
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(distributed.get_world_size(group=group))]
         distributed.all_gather(counts, torch.tensor([count], dtype=torch.int64), group=group)
         return [int(number) for number in counts]
+
+    def _share_first(self, first: object, counts: list[int]) -> object:
+        """Return a rank's first batch; where a rank has nothing left of an epoch that is continued, that of another."""
+        if min(counts) or not max(counts):
+            return first
+        distributed, group = self._distributed, self._cpu_group()
+        source = next(rank for rank, count in enumerate(counts) if count)
+        sender = source if group is None else distributed.get_global_rank(group, source)
+        batch = [first]
+        distributed.broadcast_object_list(batch, src=sender, group=group)
+        return batch[0] if first is None else first
 
     def _cpu_group(self) -> "ProcessGroup | None":
         distributed = self._distributed
@@ -223,7 +287,7 @@ class EqualSteps:
         if failed:
             raise FlowError(f"the loader of {_format_ranks(failed)} failed after {given} batches: see the error there")
         without = [rank for rank, count in enumerate(counts) if count == 0]
-        if without and not given and max(counts):
+        if without and not given and max(counts) > 0:
             raise FlowError(
                 f"{_format_ranks(without)} of {len(counts)} gave no batch at all: fewer shards than workers, or "
                 "smaller ones "
@@ -232,6 +296,23 @@ class EqualSteps:
 
     def __repr__(self) -> str:
         return f"equal_steps({self.loader!r}, {self.how!r}, every={self.every})"
+
+
+def _has_loaded_state(loader: object) -> bool:
+    """Tell whether a loader, or its dataset, continues after a state."""
+    # torchdata's StatefulDataLoader keeps a state that was loaded under this name
+    if getattr(loader, "next_iter_state", None) is not None:
+        return True
+    ask = getattr(loader, "resumes", None) or getattr(getattr(loader, "dataset", None), "resumes", None)
+    return ask is not None and bool(ask())
+
+
+def _find_state(loader: object) -> dict[str, Json] | None:
+    """Return the state of a loader that has one."""
+    try:
+        return cast("_StatefulLoader", loader).state_dict()
+    except (AttributeError, WebDatasetError):
+        return None
 
 
 def _format_ranks(numbers: list[int]) -> str:

@@ -9,6 +9,7 @@ renumbering: the first worker reads the streams of the worker whose turn it is. 
 ``torch.utils.data.DataLoader``, unchanged.
 """
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
@@ -18,7 +19,14 @@ from torch.utils.data import DataLoader, get_worker_info
 from webdataset.core.distributed import WorkerContext, process_context, thread_context
 from webdataset.core.errors import FlowError
 from webdataset.flow.elastic import ElasticRun
-from webdataset.flow.elastic_state import ReceivedState, check_state, check_turn, has_progress, next_positions
+from webdataset.flow.elastic_state import (
+    ReceivedState,
+    check_state,
+    check_turn,
+    has_progress,
+    held_states,
+    next_positions,
+)
 from webdataset.flow.epochs import choose_seeds
 from webdataset.loading.loader_stage import LoaderStage, hold
 from webdataset.stages.base import Address, Json, Run, Stage
@@ -275,6 +283,8 @@ class StateLoader(DataLoader[Any]):
             dataset.adopt(Run(seed=seed, common=common, epoch=dataset.epoch, tracked=True))
         run: LoaderRun[Any] = LoaderRun(self, addresses=addresses)
         self._present, self.turned = run, None
+        if self.num_workers:
+            dataset._present.reader = weakref.ref(self)  # noqa: SLF001  its state is ours
         return run
 
     def __iter__(self) -> LoaderRun[Any]:  # type: ignore[override]  # torch names its own class
@@ -321,6 +331,8 @@ class StateLoader(DataLoader[Any]):
         Raises:
             FlowError: a stage's state cannot be written down.
         """
+        if (ask := held_states.get(self)) is not None:
+            return ask()
         if self._present is not None:
             return self._present.state_dict()
         return {**self.dataset.state_dict(), **({} if self.turned is None else {"turn": self.turned})}

@@ -11,7 +11,7 @@ waits for another.
 
 A shared reader asks no handler. Whatever goes wrong in it, an error or a sample that a handler would be asked about,
 ends it: each stream then reads on alone from where it stands, meets the same fault at the same place, and asks its own
-handler.
+handler. A shard that was replaced has no fault any more: the streams are told, and none reads on in another object.
 """
 
 import copy
@@ -28,6 +28,7 @@ from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample, Shard
 from webdataset.samples.reading_rules import SampleListReader
 from webdataset.samples.sample_reader import Position, Reading
+from webdataset.storage.streams import stream_identity
 
 if TYPE_CHECKING:
     from webdataset.samples.shard_extents import ExtentReader, TableFinder
@@ -148,7 +149,8 @@ class SharedReader:
         find_table: finds where its samples stand; None: all of it is read.
 
     Attributes:
-        stale: says that the shard is not as its index says, which a stream that reads alone would not notice.
+        stale: says that the shard is not as its index says, or was replaced while it was read, which a stream that
+            reads alone would not notice.
         split: a part of a sample ended this reader, which only a reader of what comes before notices.
     """
 
@@ -167,7 +169,7 @@ class SharedReader:
         self.reading = reading
         self.step: int = shard["share"][1]
         self.open_shards = open_shards
-        self.stale: StaleIndex | None = None
+        self.stale: StaleIndex | ShardChanged | None = None
         self.split = False
         self._find_table = find_table
         self.reader: SampleListReader | None = None
@@ -186,7 +188,9 @@ class SharedReader:
         """Return what one stream reads; None where that was claimed, let go, or differs from what is read here."""
         part = self.parts.get(stream)
         alike = _stamps(shard) == _stamps(self.shard)  # what goes into every sample
-        if part is None or part.claimed or part.alone or self.failed or not alike:
+        # a stream that comes after a shard was replaced is told, too
+        failed = self.failed and not isinstance(self.stale, ShardChanged)
+        if part is None or part.claimed or part.alone or failed or not alike:
             return None
         if self.reader is None and not self._open(part, shard, start):
             return None
@@ -243,7 +247,7 @@ class SharedReader:
             self.over = True
             self._close_reader()
             return
-        except StaleIndex as error:
+        except (StaleIndex, ShardChanged) as error:
             self.stale = error
             self._fail()
             return
@@ -301,6 +305,12 @@ class SharedReader:
                 iterator.close()
         if self.reader is not None:
             self.reader.close()
+
+
+def _find_size(reader: object) -> int | None:
+    """Return how many bytes the object has that a reader reads, where it knows."""
+    found = getattr(reader, "file_identity", None) or stream_identity(getattr(reader, "stream", None))
+    return found[0]
 
 
 def _stamps(shard: Shard) -> Shard:
@@ -468,6 +478,9 @@ class StreamReader:
         shard = next(self._own_shards)
         shard["rising"] = self._rising
         self._own = self.reading.reader(shard, start)
+        before, now = (_find_size(reader) for reader in (shared.reader, self._own))
+        if before is not None and now is not None and before != now:
+            raise ShardChanged(f"it had {before} bytes, and has {now}: another shard stands there now, read it again")
         first = self.first if start is None else 0
         again = self._given  # the first sample that is read was given before
         for everything, places in self._own.lists():

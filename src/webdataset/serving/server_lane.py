@@ -107,7 +107,7 @@ def prepare_beginning(dataset: "ElasticPipeline", header: Header, state: Json) -
         raise UsageError(f"rank {rank} of {ranks}, where {dataset.streams} streams are shared out between the ranks")
     place = WorkerContext(rank, ranks, 0, 1)
     checked = check_state(state)
-    here = dataset.state_dict()
+    here = dataset.begin_state()
     check_same_dataset(checked, here)
     own = list(range(rank, dataset.streams, ranks))
     select_stream_states(checked, own)

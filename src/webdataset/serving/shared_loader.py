@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import Self
+from typing import TYPE_CHECKING, Self, cast
 
 from webdataset.core.distributed import worker_context
 from webdataset.core.errors import FlowError, UsageError
@@ -42,6 +42,9 @@ from webdataset.serving.unix_channel import (
     take_lock,
 )
 from webdataset.stages.base import Json
+
+if TYPE_CHECKING:
+    from webdataset.flow.elastic_pipeline import ElasticPipeline
 
 _RETRY_SECONDS = 0.02
 _LOOK_SECONDS = 1.0
@@ -124,6 +127,8 @@ class SharedLoader:
     def __iter__(self) -> Iterator[Json]:
         """Receive an epoch; one that still runs is given up, and raises where it is asked for more."""
         self._give_up("another one was begun")
+        dataset = cast("ElasticPipeline", self._loader.dataset)
+        dataset._present.reader = weakref.ref(self)  # noqa: SLF001  its state is ours
         epoch = LoaderIterator(self._count_batches(self._epoch()))
         self._current = weakref.ref(epoch)
         return epoch

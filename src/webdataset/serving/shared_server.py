@@ -502,4 +502,5 @@ def make_stream_loader(source: object, options: Message) -> Loader:
         raise UsageError(
             "SharedLoader gives batches in memory: move them to the device in the trainer, without device="
         )
+    found.shared = True
     return found

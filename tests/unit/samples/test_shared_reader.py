@@ -9,8 +9,9 @@ from collections import Counter
 import pytest
 
 import webdataset as wds
+from support.proxy import Fault, FaultyProxy, planned
 from support.range_server import RangeServer
-from webdataset.core.errors import FlowError
+from webdataset.core.errors import FlowError, ShardChanged
 from webdataset.samples import shared_reader
 from webdataset.samples.address import Address
 from webdataset.samples.sample_reader import Position, Reading, read_samples
@@ -403,6 +404,38 @@ def test_a_replaced_shard_is_not_continued(folder, monkeypatch):
     with pytest.raises(wds.WebDatasetError) as raised:
         list(run)
     assert type(raised.value).__name__ == "ShardChanged"
+
+
+@pytest.mark.parametrize("streams", [3, 24])
+@pytest.mark.parametrize("samples", [SAMPLES, SAMPLES - 30])
+@pytest.mark.parametrize("after", [0.05, 0.4, 0.9])
+def test_a_shard_that_is_replaced_at_a_server_is_not_continued(folder, streams, samples, after):
+    """No stream goes on in another object: none of its samples is given, and each stream's handler is told."""
+
+    def replace_shard():
+        with wds.TarWriter(str(folder / "new.tar")) as sink:
+            for index in range(samples):
+                sink.write({"__key__": f"n-{index:03d}", "bin": bytes(EACH), "cls": index})
+        os.replace(folder / "new.tar", folder / "s-0.tar")
+
+    def plan_fault():
+        return planned([Fault("swapped", int(after * (folder / "s-0.tar").stat().st_size))])
+
+    asked = []
+    with (
+        RangeServer(folder) as server,
+        FaultyProxy(server.root.removeprefix("http://"), plan_fault(), swap=replace_shard) as proxy,
+    ):
+        url = f"{proxy.url}/s-0.tar"
+        handled = wds.WebDataset(url, shardshuffle=False, seed=1, handler=lambda error: asked.append(error) or True)
+        keys = [sample["__key__"] for sample in handled.elastic(streams)]
+        proxy.plan = plan_fault()
+        with pytest.raises(ShardChanged):
+            list(wds.WebDataset(url, shardshuffle=False, seed=1).elastic(streams))
+    assert [type(error) for error in asked] == [ShardChanged] * streams
+    assert {error.url for error in asked} == {url}
+    assert len(set(keys)) == len(keys)
+    assert not [key for key in keys if not key.startswith("0-")]
 
 
 def test_a_worker_with_one_stream_of_a_shard_shares_nothing(folder, monkeypatch):
