@@ -98,6 +98,7 @@ def main() -> None:
             loader.load_state_dict(wds.merge_states(parts["states"]))
         for epoch in range(first, options.epochs):
             losses: list[float] = []
+            loader.set_epoch(epoch)  # of a checkpoint's epoch comes the rest, of which nothing may be left
             for images, labels in loader:
                 pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).float() / 255
                 with torch.autocast(device.type, dtype=torch.bfloat16):

@@ -308,7 +308,7 @@ class Loader:
         # not before: what could not start is tried again from there
         self._forget()
         self._begun = True
-        if isinstance(self._origin, ElasticAdapter) and not self.shared:
+        if type(self._origin) is ElasticAdapter and not self.shared:
             self._origin.dataset._present.reader = weakref.ref(self)  # noqa: SLF001  its state is ours
         self._resumed = state if continue_epochs else None
         self.epoch = following if state is not None and beginning.epoch == epoch else beginning.epoch + 1

@@ -76,9 +76,11 @@ class RequestBudget:
 
     Args:
         descriptor: of the shared file; None for a budget of this process alone.
+        service: host and port, for the log.
     """
 
-    def __init__(self, descriptor: int | None = None) -> None:
+    def __init__(self, descriptor: int | None = None, service: str = "a service") -> None:
+        self._service = service
         self._lock = ForkSafeLock()
         self._bytes: mmap.mmap | bytearray = bytearray(_SIZE)
         self._descriptor: int | None = None
@@ -123,8 +125,9 @@ class RequestBudget:
             before = self._load()
             state = before.refuse(clock(), generation, wish_seconds, bound)
             self._save(state)
-        if state.generation != before.generation:
-            log.info("a service refused for too many requests: now at %.1f requests a second on this host", state.cut)
+        # a service that refuses for hours is told of once at its lowest rate
+        if state.generation != before.generation and f"{state.cut:.1f}" != f"{before.cut:.1f}":
+            log.info("%s refuses for too many requests: now %.1f a second on this host", self._service, state.cut)
 
     def _count(self) -> float:
         """Count a request without a lock; return the generation."""
@@ -253,7 +256,7 @@ def _open_budget(service: str) -> RequestBudget:
                 _budgets[service] = _share_budget(service)
             except (OSError, ValueError) as error:
                 log.warning("requests are budgeted in this process alone: %s", error)
-                _budgets[service] = RequestBudget()
+                _budgets[service] = RequestBudget(service=service)
         return _budgets[service]
 
 
@@ -261,7 +264,7 @@ def _share_budget(service: str) -> RequestBudget:
     name = hashlib.blake2b(service.encode("utf-8", "replace"), digest_size=12).hexdigest()
     descriptor = open_private_file(f"{open_runtime_folder()}/rate-{name}")
     try:
-        return RequestBudget(descriptor)
+        return RequestBudget(descriptor, service)
     except (OSError, ValueError):
         os.close(descriptor)
         raise

@@ -307,3 +307,14 @@ def test_an_interrupt_ends_a_wait(monkeypatch):
             take_turn(ADDRESS)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_service_that_refuses_for_long_is_told_of_once_for_each_rate(clock, caplog):  # noqa: ARG001  no real time passes
+    """The log names the service, and is not filled by one that refuses for hours."""
+    caplog.set_level("INFO", "webdataset")
+    for _ in range(60):
+        note_refusal(take_turn(ADDRESS), None)
+    told = [record.getMessage() for record in caplog.records if "too many requests" in record.getMessage()]
+    assert 0 < len(told) < 20
+    assert len(told) == len(set(told))
+    assert all("service.test" in line for line in told)
