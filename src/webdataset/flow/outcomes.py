@@ -7,7 +7,7 @@ the run of a plain pipeline, of all streams of an elastic one, a loader for all 
 saved state is not judged, since what came before is not known; nor is what was given up before its end.
 
 A pass without end (``resampled=True``) never comes to be judged, and would read the same shards forever. So the shards
-that a plain run draws are counted until something is kept of them: where they came often enough to be sure, it fails.
+that it draws are counted until something is kept of them: where they came often enough to be sure, it fails.
 
 Costs nothing for each sample.
 """
@@ -130,24 +130,24 @@ class DrawWatch:
     Args:
         place: of the stage whose shards are counted: the last before they are read.
         runners: of all stages of the pass.
-        waiting: one item: whether the pass has given nothing yet.
+        is_waiting: tells whether the pass has given nothing yet.
     """
 
-    def __init__(self, place: int, runners: Sequence["StageRunner"], waiting: Sequence[bool]) -> None:
+    def __init__(self, place: int, runners: Sequence["StageRunner"], is_waiting: Callable[[], bool]) -> None:
         self.place = place
         # not the runners, which have this in what they draw from: a pass that is left is gone at once, with its files
         self._readers = [_refer(runner.state) for runner in runners if isinstance(runner.stage, ReadShards)][:1]
         self._dropping = [
             (runner.stage, _refer(runner.state), runner.outcome) for runner in runners if runner.outcome is not None
         ]
-        self._waiting = waiting
+        self._is_waiting = is_waiting
         self._urls: set[int] = set()
         self._drawn = 0
         self._read = not self._readers  # a sample; what other readers read is not known
         self._warned = False
 
     @classmethod
-    def of(cls, runners: Sequence["StageRunner"], waiting: Sequence[bool]) -> "DrawWatch | None":
+    def of(cls, runners: Sequence["StageRunner"], is_waiting: Callable[[], bool]) -> "DrawWatch | None":
         """Return the watch of a pass; None where its shards come to an end, as those of a plain list do."""
         last, repeats = None, False
         for place, runner in enumerate(runners):
@@ -166,7 +166,11 @@ class DrawWatch:
         source = getattr(runners[0], "foreign", None)
         # it waits for shards to come, under whatever names
         renewed = is_instance_by_name(source, "webdataset.shards.directory", "DirectoryShardList")
-        return None if renewed else cls(last, runners, waiting)
+        return None if renewed else cls(last, runners, is_waiting)
+
+    def follow(self, before: Callable[[Iterator[object]], Iterator[object]] | None) -> Callable[..., Iterator[object]]:
+        """Return the gate of the stage whose shards are counted, after another gate or none."""
+        return self.watch if before is None else lambda shards: self.watch(before(shards))
 
     def watch(self, shards: Iterator[object]) -> Iterator[object]:
         """Yield the shards.
@@ -180,10 +184,10 @@ class DrawWatch:
                 self._urls.add(hash(url))
                 self._drawn += 1
                 yield shard
+                # it may be a sample, which lives no longer than it is wanted
+                del shard
                 # what is no shard does not come again
-                if url is None or not self._judge():
-                    # it may be a sample, which lives no longer than it is wanted
-                    del shard
+                if not (self._judge_samples() if url is None else self._judge()):
                     break
             yield from shards
         finally:
@@ -195,9 +199,7 @@ class DrawWatch:
     def _judge(self) -> bool:
         """Raise or warn where nothing was kept of what was drawn so far; tell whether to watch any further."""
         self._read = self._read or any(_has_read(refer()) for refer in self._readers)
-        found = [
-            _find_outcome(place, stage, refer(), seen) for place, (stage, refer, seen) in enumerate(self._dropping)
-        ]
+        found = self._find_outcomes()
         silent = [each for each in found if not each.gave and each.dropped]
         rounds = self._drawn / len(self._urls)
         if silent:
@@ -207,13 +209,31 @@ class DrawWatch:
                 f"no samples found in {self._describe_draws()}: the shards are empty, were stepped over by the "
                 "handler, or hold no selected member with an extension"
             )
-        elif self._read and rounds >= MIN_ROUNDS and self._drawn >= MIN_DRAWN_SHARDS and self._waiting[0]:
+        elif self._read and rounds >= MIN_ROUNDS and self._drawn >= MIN_DRAWN_SHARDS and self._is_waiting():
             warn_user(
                 f"nothing has come out of this pipeline after {self._describe_draws()}: a stage drops all samples, or "
                 "waits for more than there will be"
             )
             return False
-        return bool(silent) or not self._read or self._waiting[0] or any(not each.gave for each in found)
+        return bool(silent) or not self._read or self._is_waiting() or any(not each.gave for each in found)
+
+    def _judge_samples(self) -> bool:
+        """Warn where nothing was kept of many samples, as of a mix; tell whether to watch any further."""
+        if self._drawn % MIN_JUDGED_SAMPLES:
+            return bool(self._dropping)
+        found = self._find_outcomes()
+        silent = [each for each in found if not each.gave and each.dropped]
+        if silent and silent[0].dropped >= MIN_DROPPED_SAMPLES:
+            warn_user(
+                f"{silent[0].name}: {silent[0].function} kept none of the {silent[0].dropped} samples so far; reading "
+                "continues"
+            )
+            return False
+        return any(not each.gave for each in found)
+
+    def _find_outcomes(self) -> list[StageOutcome]:
+        """Return what became of the samples of all stages that may drop some, as far as they have come."""
+        return [_find_outcome(place, stage, refer(), seen) for place, (stage, refer, seen) in enumerate(self._dropping)]
 
     def _judge_stage(self, stage: StageOutcome, rounds: float) -> None:
         """Raise where a stage that dropped all of its samples will drop those to come; warn before that."""

@@ -7,8 +7,10 @@ are restored. Each pass is an epoch with an order of its own. A pass that gives 
 import contextlib
 import itertools
 import sys
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Self
 
@@ -44,12 +46,15 @@ class Flow(Generic[Output]):
         stages: the first is the source.
         run: seed and epoch; ``tracked`` runs can be snapshot.
         state: what ``snapshot`` of an equal flow returned, to continue after it; None starts at the beginning.
+        is_waiting: tells whether the pass has given nothing yet; None: it has, until ``first`` has given something.
 
     Raises:
         StateMismatch: ``state`` belongs to other stages.
     """
 
-    def __init__(self, stages: Sequence[object], run: Run, state: Json = None) -> None:
+    def __init__(
+        self, stages: Sequence[object], run: Run, state: Json = None, is_waiting: Callable[[], bool] | None = None
+    ) -> None:
         if state is not None:
             _check_snapshot(state)
             run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
@@ -63,6 +68,7 @@ class Flow(Generic[Output]):
         self._resumed = state is not None
         # for the first item
         self._waiting = [True]
+        self._is_waiting = is_waiting or partial(all, self._waiting)
         with context:
             self.runners = _make_runners(stages, self.run)
             self._first = max((n for n, runner in enumerate(self.runners) if runner.rewinds), default=0)
@@ -101,13 +107,13 @@ class Flow(Generic[Output]):
                 runners = runners[place:]
                 state = runners[1].state
                 runner.first_input = 0 if state is None else state.first_input
-        # not in a stream of an elastic run: after an error the watch would keep the files of other streams open
-        watch = None if self.run.tracked else DrawWatch.of(self.runners, self._waiting)
+        watch = DrawWatch.of(self.runners, self._is_waiting)
         for runner in runners:
             if not runner.over:
                 runner.open()
                 if watch is not None and runner is self.runners[watch.place]:
-                    runner.items = watch.watch(runner.items)
+                    # the runner keeps its generator, which tells snapshots whether it has ended
+                    runner.gate = watch.follow(runner.gate)
 
     def first(self) -> Output:
         """Return the first item, or ``END``: stages ask for rank and settings while it is made."""
@@ -396,7 +402,7 @@ class Loop(Generic[Output]):
         if run.outcomes is None:
             self._outcomes = Outcomes()
             run = replace(run, outcomes=self._outcomes)
-        self.flow = Flow(self._stages, run, inner)
+        self.flow = Flow(self._stages, run, inner, self._watch_count())
 
     @property
     def count_in_pass(self) -> int:
@@ -464,8 +470,13 @@ class Loop(Generic[Output]):
             return False
         self._before = self.count
         run = self.flow.run
-        self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
+        self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1), is_waiting=self._watch_count())
         return True
+
+    def _watch_count(self) -> Callable[[], bool]:
+        """Return what tells whether this pass has given nothing yet; it holds nothing of the run."""
+        refer = weakref.ref(self)
+        return lambda: (loop := refer()) is not None and not loop.count_in_pass
 
     def _note_generators(self) -> None:
         """Keep what users' generators were before this pass: items of it may wait in buffers of later stages."""

@@ -1,7 +1,9 @@
 """A pass in which one stage dropped every sample."""
 
+import gc
 import itertools
 import json
+import os
 import random
 import re
 import warnings
@@ -9,7 +11,7 @@ import warnings
 import pytest
 
 import webdataset as wds
-from webdataset.core.errors import AllDropped, NoSamples
+from webdataset.core.errors import AllDropped, NoSamples, UsageError
 from webdataset.flow import outcomes
 
 MODES = [{}, {"workers": 2}, {"workers": 3, "mode": "processes", "start_method": "fork"}]
@@ -231,24 +233,87 @@ def fewer_draws(monkeypatch):
     monkeypatch.setattr(outcomes, "MIN_ROUNDS", 10)
 
 
+@pytest.mark.parametrize("streams", [0, 1, 4])
 @pytest.mark.parametrize("way", ENDLESS_WAYS)
-def test_a_pass_without_end_that_keeps_nothing(shards, way, fewer_draws):
+def test_a_pass_without_end_that_keeps_nothing(shards, way, streams, fewer_draws):
     """It fails, where each shard was drawn often, and does not go on forever; the error says what drops the samples."""
     said = {"map": r"map: forgets \(.*\.py:\d+\) kept none of", "where": "where: 'cls > 1000' kept none of"}
-    with pytest.raises(NoSamples, match=said.get(way, r"\d+ draws from \d shards?")) as caught:
-        list(ENDLESS_WAYS[way](shards))
+    made = ENDLESS_WAYS[way](shards)
+    refused = streams and way == "stage"
+    kind, match = (
+        (UsageError, "say resampled=True") if refused else (NoSamples, said.get(way, r"\d+ draws from \d shards?"))
+    )
+    with pytest.raises(kind, match=match) as caught:
+        list(made.elastic(streams) if streams else made)
     assert isinstance(caught.value, AllDropped) == (way in ("map", "generator"))
 
 
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_watched_run_that_is_left_is_gone(shards, streams):
+    """With its files, though it was not kept what would end the watch, and though its error is held."""
+
+    def count_open():
+        return sum(os.path.realpath(f"/proc/self/fd/{name}") in shards for name in os.listdir("/proc/self/fd"))
+
+    gc.collect()
+    gc.disable()
+    try:
+        kept = drawn(shards).decode().map(keeps(3, 30)).select(lambda sample: sample["cls"] != 30)
+        run = iter(kept.elastic(streams))
+        assert next(run)
+        run.state_dict()
+        assert count_open()
+        del run
+        assert not count_open()
+    finally:
+        gc.enable()
+
+
+def test_a_resumed_run_is_watched(shards, fewer_draws):
+    """What keeps nothing any more, after a state, is told too."""
+    left = [40]
+
+    def keep(sample):
+        left[0] -= 1
+        return left[0] >= 0
+
+    dataset = drawn(shards).select(keep).elastic(3)
+    run = iter(dataset)
+    for _ in range(20):
+        next(run)
+    state = json.loads(json.dumps(run.state_dict()))
+    left[0] = 0
+    dataset.load_state_dict(state)
+    with pytest.raises(NoSamples, match=r"select: .* kept none of the \d+ samples of \d+ draws from 5 shards"):
+        list(dataset)
+
+
+@pytest.mark.parametrize("streams", [0, 3])
+def test_a_mix_of_which_nothing_is_kept(shards, monkeypatch, streams):
+    """How often its samples come again is not known: it is told."""
+    monkeypatch.setattr(outcomes, "MIN_DROPPED_SAMPLES", 2000)
+    kept = itertools.count()
+    mix = wds.RandomMix([drawn(shards), drawn(shards)]).select(lambda sample: next(kept) > 9000)
+    with pytest.warns(UserWarning, match=r"select: .* kept none of the \d+ samples so far; reading continues"):
+        assert next(iter(mix.elastic(streams) if streams else mix))
+
+
+@pytest.mark.parametrize("streams", [0, 4])
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_the_consumer_of_a_loader_hears_of_it(shards, mode, fewer_draws):
+def test_the_consumer_of_a_loader_hears_of_it(shards, mode, streams, fewer_draws):
     """In a worker, too."""
     made = drawn(shards).select(drops_all)
+    made = made.elastic(streams) if streams else made
     with (
         wds.Loader(made, 4, **mode) as loader,
         pytest.raises(NoSamples, match=r"select: drops_all .* let it keep some, or let the pass end"),
     ):
         next(iter(loader))
+
+
+def list_all(samples):
+    """Pass everything on: a stage that is not ours."""
+    yield from samples
 
 
 def test_a_slow_start_is_no_error(shards, fewer_draws):
@@ -260,6 +325,10 @@ def test_a_slow_start_is_no_error(shards, fewer_draws):
         assert len(next(iter(drawn(shards[:1]).shuffle(2000, initial=2000)))) > 0
     luck = random.Random(1)
     assert next(iter(drawn(shards).select(lambda sample: luck.random() < 1 / 250)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for streams in (1, 4):
+            assert len(list(itertools.islice(drawn(shards).compose(list_all).elastic(streams), 2000))) == 2000
     with pytest.warns(UserWarning, match=r"kept none of the 6000 samples of this"):
         assert not list(read(shards * 100).select(drops_all))
 
@@ -269,8 +338,9 @@ def test_a_stage_that_is_not_ours_drops_all(shards, monkeypatch):
     monkeypatch.setattr(outcomes, "MIN_DRAWN_SHARDS", 50)
     monkeypatch.setattr(outcomes, "MIN_ROUNDS", 10)
     late = drawn(shards).compose(lambda samples: itertools.islice(samples, 2000, None))
-    with pytest.warns(UserWarning, match="nothing has come out of this pipeline after 50 draws from 5 shards"):
-        assert next(iter(late))
+    for made in (late, late.elastic(2)):
+        with pytest.warns(UserWarning, match="nothing has come out of this pipeline after 50 draws from 5 shards"):
+            assert next(iter(made))
 
 
 def test_a_warning_comes_long_before_the_error(shards):
