@@ -155,7 +155,7 @@ def test_a_stopped_worker_goes_on_where_it_was():
 @pytest.mark.parametrize("mode", ["threads", "processes"])
 def test_the_log_says_whom_a_program_waits_for(monkeypatch, caplog, mode):
     """Where a worker gives nothing for long, its number is named, and what it read last."""
-    monkeypatch.setattr("webdataset.loading.windows._SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr("webdataset.loading.windows.SILENCE_SECONDS", 0.3)
 
     class Stuck(Arrays):
         def __getitem__(self, number):

@@ -358,6 +358,8 @@ class PartReceiver:
         # of which all was copied
         self._copied: list[int] = []
         self._largest = 0
+        # number and size of one that was announced, and whose descriptor has not come yet
+        self._announced: tuple[int, int] | None = None
 
     def release_segments(self) -> list[int]:
         """Return the numbers of segments that the worker can use again, and was not told of."""
@@ -375,6 +377,9 @@ class PartReceiver:
             SharedMemoryError: memory cannot be mapped here.
             FlowError: a sample that cannot be unpickled.
         """
+        if self._announced is not None:
+            self._receive_segment(*self._announced)
+            return None
         message = self.pipe.receive_in_time()
         if message is None:
             return None
@@ -390,10 +395,17 @@ class PartReceiver:
             return self._receive_far(message)
         kind, number, *rest = pickle.loads(message)  # noqa: S301  our own worker's
         if kind == "segment":
-            self._segments[number] = self.pipe.receive_block(number, rest[0])
+            self._receive_segment(number, *rest)
         else:
             del self._segments[number]
         return None
+
+    def _receive_segment(self, number: int, size_bytes: int) -> None:
+        """Receive the descriptor of a segment, or take note that it is to come."""
+        self._announced = number, size_bytes
+        block = self.pipe.receive_block_in_time(number, size_bytes)
+        if block is not None:
+            self._segments[number], self._announced = block, None
 
     def _receive_far(self, message: bytes) -> WindowPart:
         """Return a part that stands in a segment."""

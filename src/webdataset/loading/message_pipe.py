@@ -1,7 +1,8 @@
 """Pipes between a loader and its worker processes: messages, and descriptors of memory.
 
 Theory. A message is its size and its bytes. The workers' side waits until a message is sent. The consumer's side never
-waits for a full pipe, since the worker may wait for the consumer to read: ``send_now`` sends what fits. A descriptor
+waits for a full pipe, since the worker may wait for the consumer to read: ``send_now`` sends what fits. Nor does it
+wait for the rest of a message: a worker may be stopped in the midst of it while others have sent theirs. A descriptor
 follows the message that announces it. `multiprocessing.connection` copies each message twice more, and takes two system
 calls and about twenty calls of Python for one.
 """
@@ -27,14 +28,12 @@ class MessagePipe:
 
     Args:
         connection: of ``multiprocessing.Pipe()``; it is closed here, its descriptor lives on.
-        waiting_seconds: how long ``receive_in_time`` waits; None: until something comes.
-        patience_seconds: how long it waits for the rest of a message; None: until it comes.
+        waiting_seconds: how long what receives in time waits; None: until something comes.
     """
 
-    def __init__(
-        self, connection: Connection, waiting_seconds: float | None = None, patience_seconds: float | None = None
-    ) -> None:
-        self._waiting_seconds, self._patience_seconds = waiting_seconds or 0.0, patience_seconds
+    def __init__(self, connection: Connection, waiting_seconds: float | None = None) -> None:
+        # what came in time of a message whose rest did not
+        self._begun = b""
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         connection.close()
         # socket.setdefaulttimeout() would let it not wait any more
@@ -60,47 +59,46 @@ class MessagePipe:
         return message
 
     def receive_in_time(self) -> bytes | None:
-        """Wait for a message, and return it; None where none has begun in time.
+        """Wait for a message, and return it; None where it has not come in time, or not all of it: it is kept.
 
         Raises:
             EOFError: the other process is gone.
             OSError: the same.
-            StalledMessage: the rest of one does not come.
         """
+        if self._begun:
+            return self._receive_rest(self._begun)
         try:
             head = self._socket.recv(_SIZE.size, socket.MSG_WAITALL)
         except BlockingIOError:
             return None
         if len(head) < _SIZE.size:
-            head = self._read_rest(head, _SIZE.size)
+            return self._receive_rest(head)
         (size,) = _SIZE.unpack(head)
         try:
             message = self._socket.recv(size, socket.MSG_WAITALL)
         except BlockingIOError:
             message = b""
-        return message if len(message) == size else self._read_rest(message, size)
+        return message if len(message) == size else self._receive_rest(head + message)
 
-    def _read_rest(self, found: bytes, size: int) -> bytes:
-        """Return so many bytes that begin with those that came before a signal, or in time."""
-        waited = 0.0
-        while len(found) < size:
+    def _receive_rest(self, begun: bytes) -> bytes | None:
+        """Return a message of which some bytes came before a signal, or in time; None where the rest does not."""
+        # the size, and then all
+        length = _SIZE.size
+        while begun:
+            if len(begun) >= _SIZE.size:
+                length = _SIZE.size + _SIZE.unpack_from(begun)[0]
+                if len(begun) == length:
+                    self._begun = b""
+                    return begun[_SIZE.size :]
             try:
-                more = self._socket.recv(size - len(found), socket.MSG_WAITALL)
+                more = self._socket.recv(length - len(begun), socket.MSG_WAITALL)
             except BlockingIOError:
-                waited = self._wait_longer(waited)
-                continue
-            waited = 0.0
+                self._begun = begun
+                return None
             if not more:
-                raise EOFError
-            found += more
-        return found
-
-    def _wait_longer(self, waited: float) -> float:
-        """Return for how many seconds nothing has come, with those that have passed now."""
-        waited += self._waiting_seconds
-        if self._patience_seconds is not None and waited >= self._patience_seconds:
-            raise StalledMessage
-        return waited
+                break
+            begun += more
+        raise EOFError
 
     def send(self, *pieces: bytes | memoryview) -> None:
         """Send a message, and wait until the pipe has taken it.
@@ -145,15 +143,29 @@ class MessagePipe:
             socket.send_fds(self._socket, [b"\0"], [descriptor])
 
     def receive_block(self, number: int, size_bytes: int) -> MemoryBlock:
-        """Receive the descriptor that follows a message, and map its file.
+        """Wait for the descriptor that follows a message, and map its file.
 
         Raises:
             SharedMemoryError: this process can have no more files.
             EOFError: the other process is gone.
-            StalledMessage: it does not come.
+        """
+        while (block := self.receive_block_in_time(number, size_bytes)) is None:
+            pass
+        return block
+
+    def receive_block_in_time(self, number: int, size_bytes: int) -> MemoryBlock | None:
+        """Receive the descriptor that follows a message, and map its file; None where it has not come in time.
+
+        Raises:
+            SharedMemoryError: this process can have no more files.
+            EOFError: the other process is gone.
         """
         with explain_shared_memory():
-            sent, descriptors = self._receive_descriptors()
+            try:
+                sent, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
+            except BlockingIOError:
+                # the other process may be stopped between the message and its descriptor
+                return None
             if not sent:
                 raise EOFError
             if not descriptors:
@@ -163,17 +175,6 @@ class MessagePipe:
                 return MemoryBlock(number, mmap.mmap(descriptor, size_bytes))
             finally:
                 os.close(descriptor)
-
-    def _receive_descriptors(self) -> tuple[bytes, list[int]]:
-        waited = 0.0
-        while True:
-            try:
-                sent, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
-            except BlockingIOError:
-                # the other process may be stopped between the message and its descriptor
-                waited = self._wait_longer(waited)
-            else:
-                return sent, descriptors
 
     def close(self) -> None:
         """Close this end."""
@@ -190,10 +191,6 @@ def frame_message(*pieces: bytes | memoryview) -> bytes:
     if len(pieces) == 1:
         return _SIZE.pack(len(pieces[0])) + pieces[0]
     return b"".join([_SIZE.pack(sum([len(piece) for piece in pieces])), *pieces])
-
-
-class StalledMessage(Exception):
-    """A message has begun, and its rest does not come: the other process is stopped."""
 
 
 class SharedMemoryError(FlowError):

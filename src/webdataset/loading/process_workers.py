@@ -34,11 +34,11 @@ from webdataset.core.redaction import redact
 from webdataset.flow.explain import format_function
 from webdataset.flow.pickling import pickle_by_value
 from webdataset.flow.pipeline import DataPipeline
+from webdataset.loading import windows
 from webdataset.loading.ipc import PartReceiver, pack_credits
 from webdataset.loading.message_pipe import (
     MessagePipe,
     SharedMemoryError,
-    StalledMessage,
     frame_message,
     share_memory,
 )
@@ -114,7 +114,7 @@ class ProcessWorkers(WorkerPool):
         origin = origin if forked else _PickledAdapter(origin)  # type: ignore[assignment]
         for number in range(self.workers):
             ours, theirs = context.Pipe()
-            pipe = MessagePipe(ours, _ALIVE_SECONDS, self._timeout_seconds)
+            pipe = MessagePipe(ours, _ALIVE_SECONDS)
             self._receivers.append(PartReceiver(pipe, self.workers))
             others = [each.pipe for each in self._receivers] if forked else []
             duty = WorkerConfig(origin, span, number, self.workers, theirs, others, loaded_module("torch") is not None)
@@ -150,12 +150,13 @@ class ProcessWorkers(WorkerPool):
         """Send an order. Who waits for a full pipe reads meanwhile: the worker may be waiting for that."""
         pipe = self._receivers[number].pipe
         frame = memoryview(frame_message(order))
+        until = time.monotonic() + windows.SILENCE_SECONDS
         try:
             while frame := frame[pipe.send_now(frame) :]:
-                self._wait_for_room(number)
+                until = self._wait_for_room(number, until)
             if descriptor is not None:
                 while not pipe.poll(writing=True):
-                    self._wait_for_room(number)
+                    until = self._wait_for_room(number, until)
                 pipe.send_descriptor(descriptor)
         except ConnectionError:
             self._report_death(number)
@@ -163,10 +164,15 @@ class ProcessWorkers(WorkerPool):
             self.close()
             raise
 
-    def _wait_for_room(self, number: int) -> None:
+    def _wait_for_room(self, number: int, until: float) -> float:
+        """Read what comes meanwhile; after some time, warn. Return until when not to warn again."""
         self._read_pipes(_FULL_SECONDS)
         if self._timeout_seconds is not None:
             self._check_progress(number, self._timeout_seconds)
+        if (now := time.monotonic()) < until:
+            return until
+        self.warn_of_silence(number, "no order was taken by")
+        return now + windows.SILENCE_SECONDS
 
     def begin(self, beginning: EpochStart) -> None:
         """Start an epoch."""
@@ -266,8 +272,6 @@ class ProcessWorkers(WorkerPool):
             part = receiver.receive()
         except (EOFError, ConnectionError):
             self._report_death(number)
-        except StalledMessage:
-            self._kill(number)
         except BaseException as error:  # raised again, with no half message left
             # A signal's handler can raise anything in the midst of a message, TimeoutError too. What cannot be
             # unpickled was a whole message, unless it speaks of memory that is not there.

@@ -70,7 +70,7 @@ class AheadLimits(NamedTuple):
 
 PublishBlock = Callable[[MemoryBlock, int], None]
 # without a part, until the log names the workers that the program waits for
-_SILENCE_SECONDS = 60.0
+SILENCE_SECONDS = 60.0
 # for workers to notice that an epoch was given up
 _PATIENCE_SECONDS = 5.0
 # one window of so many is weighed, where its samples are no columns
@@ -159,6 +159,23 @@ class WorkerPool(ABC):
             WorkerDied: a worker has ended.
         """
         return self.receive(timeout_seconds)
+
+    def warn_of_silence(self, worker: int, what: str) -> None:
+        """Name a worker that the program has waited for.
+
+        Args:
+            worker: its number.
+            what: did not happen.
+        """
+        log.warning(
+            "loader: %s worker %d of %d for %.0f seconds%s: it waits for storage or a lock, or is stopped (py-spy dump "
+            "shows where)",
+            what,
+            worker,
+            self.workers,
+            SILENCE_SECONDS,
+            self.describe_position(worker),
+        )
 
     def describe_position(self, worker: int) -> str:  # noqa: ARG002  known of processes only
         """Say what a worker read last; nothing where that is not known."""
@@ -361,7 +378,7 @@ class WindowAssembler:
             while not all(self._over) or self._parts:
                 self._grant()
                 while (late := self._find_late()) is not None:
-                    part = self._receive(_SILENCE_SECONDS, late)
+                    part = self._receive(SILENCE_SECONDS, late)
                     if part is not None:
                         self._register(part)
                     else:
@@ -388,14 +405,7 @@ class WindowAssembler:
         """Name the workers that the program waits for; a silent hang is taken for one of the training."""
         for number in range(self.pool.workers):
             if not self._ready(number):
-                log.warning(
-                    "loader: nothing came from worker %d of %d for %.0f seconds%s: it waits for storage or a lock, or "
-                    "is stopped (py-spy dump shows where)",
-                    number,
-                    self.pool.workers,
-                    _SILENCE_SECONDS,
-                    self.pool.describe_position(number),
-                )
+                self.pool.warn_of_silence(number, "nothing came from")
 
     def _stop_workers(self) -> None:
         """Let all workers give up what they do; end those that do not answer."""

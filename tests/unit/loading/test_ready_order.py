@@ -372,7 +372,7 @@ def test_a_worker_that_hangs_is_found_and_started_again(numbered, tmp_path):
 
 def test_a_silent_loader_names_the_workers_that_it_waits_for(two, monkeypatch, caplog):
     """The one that is held up; not the one that may not continue."""
-    monkeypatch.setattr("webdataset.loading.windows._SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr("webdataset.loading.windows.SILENCE_SECONDS", 0.2)
     gate = Gate({0})
     with load(gated(two, gate), workers=2, window=1) as loader:
         batches = iter(loader)

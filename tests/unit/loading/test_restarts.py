@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import socket
 import threading
@@ -19,7 +20,8 @@ import pytest
 
 import webdataset as wds
 from webdataset.core.errors import UsageError, WorkerDied, WorkerTimeout
-from webdataset.loading import process_workers
+from webdataset.core.logs import log
+from webdataset.loading import process_workers, windows
 from webdataset.loading.message_pipe import MessagePipe, frame_message
 from webdataset.loading.partition import adapt_dataset
 from webdataset.loading.worker import WindowCredit
@@ -449,6 +451,70 @@ def test_a_worker_that_stops_or_dies_in_the_midst_of_a_message(numbered, tmp_pat
     with load(dataset, timeout=1) as loader:
         assert [str(batch) for batch in loader] == expected
         assert loader.stats().restarts == 1
+
+
+@pytest.mark.parametrize("order", ["exact", "ready"])
+@pytest.mark.parametrize("kind", ["send", "send_descriptor"])
+def test_a_worker_that_is_stopped_in_the_midst_of_a_message_is_named(
+    numbered, tmp_path, monkeypatch, caplog, kind, order
+):
+    """Without a timeout, too: the log says so while the program waits; when the worker goes on, nothing is lost."""
+    monkeypatch.setattr(windows, "SILENCE_SECONDS", 1.0)
+    stop = Stop(tmp_path / "struck", signal.SIGSTOP)
+    monkeypatch.setattr(MessagePipe, kind, lambda *arguments: getattr(stop, kind)(*arguments))
+    warn = log.warning
+
+    def let_go_on(text, *values):
+        warn(text, *values)
+        for child in multiprocessing.active_children():
+            os.kill(child.pid, signal.SIGCONT)
+
+    monkeypatch.setattr(log, "warning", let_go_on)
+    dataset = wds.WebDataset(numbered[:3], shardshuffle=False).decode().map(enlarge).elastic(streams=3)
+    expected = sorted(int(array[0]) for batch in wds.Loader(dataset, 8) for array in batch[1])
+    with load(dataset, max_restarts=0, order=order) as loader:
+        assert sorted(int(array[0]) for batch in loader for array in batch[1]) == expected
+    assert re.search(r"nothing came from worker \d of 2 for 1 seconds \(process \d+", caplog.text)
+
+
+def test_a_worker_that_dies_while_another_is_stopped_in_the_midst_of_a_message(numbered, tmp_path, monkeypatch):
+    """The program hears of it, and does not wait for the rest of the message."""
+    stop = Stop(tmp_path / "struck", signal.SIGSTOP)
+    monkeypatch.setattr(MessagePipe, "send", lambda *arguments: stop.send(*arguments))
+    dataset = wds.WebDataset(numbered[:3], shardshuffle=False).decode().map(enlarge).elastic(streams=3)
+    with load(dataset, max_restarts=0) as loader:
+
+        def kill_the_other():
+            while not stop.path.exists():
+                time.sleep(0.01)
+            time.sleep(0.5)
+            for child in multiprocessing.active_children():
+                if Path(f"/proc/{child.pid}/stat").read_text().split()[2] != "T":
+                    os.kill(child.pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill_the_other)
+        killer.start()
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            list(loader)
+        killer.join()
+
+
+def test_an_order_that_a_stopped_worker_does_not_take_is_told(elastic, monkeypatch, caplog):
+    """Who waits for room in its pipe, without a timeout, says so."""
+    monkeypatch.setattr(windows, "SILENCE_SECONDS", 0.3)
+    pool = process_workers.ProcessWorkers(adapt_dataset(elastic), 8, 1, "fork")
+    (child,) = multiprocessing.active_children()
+    warn = log.warning
+
+    def end(text, *values):
+        warn(text, *values)
+        child.kill()
+
+    monkeypatch.setattr(log, "warning", end)
+    os.kill(child.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerDied, match="worker 0 of 1"):
+        list(map(pool.grant, [[WindowCredit(number) for number in range(1000)]] * 1000))
+    assert "no order was taken by worker 0 of 1 for 0 seconds (process" in caplog.text
 
 
 def test_a_worker_that_is_stopped_while_its_pipe_is_full(elastic):
