@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from webdataset.core.lazy_modules import lazy_attributes, lazy_dir
 from webdataset.core.upstream_utils import is_iterable, obsolete
 from webdataset.shards.expand import expand_source, expand_urls
-from webdataset.shards.lists import ResampledShardList, ResampledShards, ShardList, SimpleShardList
+from webdataset.shards.lists import ResampledShardList, ResampledShards, ShardList, SimpleShardList, check_draws
 from webdataset.shards.lists import resampled_shards as resampled_
 from webdataset.shards.split import non_empty, single_node_only, split_by_node, split_by_sample, split_by_worker
-from webdataset.stages.base import pipelinefilter
+from webdataset.stages.argument_checks import CheckedMaker
 
 if TYPE_CHECKING:
     from webdataset.shards.directory import (
@@ -51,7 +51,7 @@ __all__ = [
     "without_last_extension",
 ]
 
-resampled = pipelinefilter(resampled_)
+resampled = CheckedMaker(resampled_, check_draws)
 
 _LAZY_NAMES = {
     "shards.directory": "DirectoryShardList check_pid_is_running get_pid_from_filename without_last_extension",

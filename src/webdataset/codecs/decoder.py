@@ -21,7 +21,7 @@ from webdataset.codecs.handlers import (
 )
 from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, imagehandler, imagespecs
 from webdataset.codecs.registry import BytesDecoder, LiveTable
-from webdataset.core.errors import CodecError, DecodingError, MissingExtra, UsageError, describe_error
+from webdataset.core.errors import CodecError, DecodingError, MissingExtra, UsageError, check_flags, describe_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.samples.documents.document import Document
 
@@ -88,6 +88,7 @@ class Decoder:
             *auto_handlers(kinds),
         ]
         self.only = set(only.split() if isinstance(only, str) else only) if only is not None else None
+        check_flags(partial=partial)
         self.partial = partial
         self.trust = trust
         self._forget()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from webdataset import tariterators
 from webdataset.core import trust as trust_levels
 from webdataset.core.error_handlers import Handler, reraise_exception
+from webdataset.core.errors import check_flags
 from webdataset.core.seeds import read_seed
 from webdataset.core.upstream_utils import legacy_argument_order
 from webdataset.flow.pipeline import DataPipeline
@@ -100,6 +101,7 @@ class WebDataset(DataPipeline, FluidInterface):
     ) -> None:
         super().__init__()
         rules = interface.check_reading_rules(dict(reading), shardshuffle=shardshuffle, repeat=repeat)
+        check_flags(resampled=resampled, detshuffle=detshuffle, empty_check=empty_check, verbose=verbose)
         self.seed = seed = seed if isinstance(seed, int | None) else read_seed(seed)
         self.trust = trust_levels.trust_level(trust) if trust is not None else None
         size = 100 if shardshuffle is True else None if shardshuffle is None else int(shardshuffle)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Never, Self
 
 from webdataset.core.distributed import worker_context
-from webdataset.core.errors import StateMismatch, WorkerDied
+from webdataset.core.errors import StateMismatch, WorkerDied, check_flags
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.seeds import read_epoch
@@ -132,6 +132,7 @@ class Loader:
         **unknown: Never,
     ) -> None:
         check_arguments(batch_size, workers, mode, prefetch, unknown=unknown, loader=Loader)
+        check_flags(drop_last=drop_last, ragged=ragged, exact=exact, pin_memory=pin_memory, timings=timings)
         ahead_bytes = check_options(dataset, workers, collate, start_method, prefetch_bytes)
         if batch_size is None:
             check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)

@@ -12,7 +12,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 from webdataset.core.distributed import WorkerContext
-from webdataset.core.errors import FlowError, UsageError, check_keywords
+from webdataset.core.errors import FlowError, UsageError, check_flags, check_keywords
 from webdataset.core.tracebacks import warn_user
 from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
 from webdataset.flow.pass_checks import counts_once, warn_of_length
@@ -201,6 +201,8 @@ def check_data_loader(
     for name, takes in {"collate_fn": "a list of samples", "worker_init_fn": "a worker's number"}.items():
         if given.get(name) is not None and not callable(given[name]):
             raise UsageError(f"{name}={reprlib.repr(given[name])}: a function of {takes}: write {name}=function")
+    flags = ("shuffle", "drop_last", "pin_memory", "persistent_workers")
+    check_flags(**{name: given[name] for name in flags if name in given})
     for name in ("batch_size", "num_workers", "prefetch_factor"):
         if given.get(name) is not None and not isinstance(given[name], SupportsIndex):
             raise UsageError(f"{name}={given[name]!r}: a whole number")

@@ -15,7 +15,7 @@ from typing import Any, Protocol, SupportsIndex, TypeVar
 
 from webdataset.core import settings
 from webdataset.core.distributed import detect_context, thread_context, worker_context
-from webdataset.core.errors import NoShards, UsageError
+from webdataset.core.errors import NoShards, UsageError, check_flags
 from webdataset.core.logs import log
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import hash_seed, random_seed, read_epoch, read_seed
@@ -217,24 +217,25 @@ class ResampledShards(ShardList):
             seed, worker_seed = None, seed if callable(seed) else None
         if worker_seed is not None and not callable(worker_seed):
             raise UsageError(f"worker_seed is a function that returns a number, not {worker_seed!r}")
-        if not isinstance(nshards, SupportsIndex):
+        if not isinstance(nshards, SupportsIndex) or index(nshards) < 0:
             raise UsageError(f"nshards={nshards!r:.60}: the draws in a pass, a whole number; leave it out for no end")
+        check_flags(deterministic=deterministic, empty_check=empty_check)
         self.urls: Sequence[Any] = (
             expand_to_sequence(urls, storage_options=storage_options)
             if isinstance(urls, str)
-            else expand_source(urls, int(max_urls), storage_options=storage_options)
+            else expand_source(urls, _read_most(max_urls), storage_options=storage_options)
         )
         if empty_check and not self.urls:
             raise NoShards(f"no shards to draw from: {urls!r} gives no urls")
         load_openers(self.urls)
         self.nshards: int = index(nshards)
-        self.seed = seed
+        self.seed = read_seed(seed)
         self.worker_seed: Callable[[], int] = worker_seed or pytorch_worker_seed
         self.deterministic = deterministic
         self.epoch = -1
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.urls)} shards, seed={self.seed}, deterministic={self.deterministic})"
+        return f"{type(self).__name__}({len(self.urls)} shards, seed={self.seed!r}, deterministic={self.deterministic})"
 
     def shards(self, epoch: int, draw: Callable[[], Random]) -> Iterator[Shard]:
         """Yield ``nshards`` draws; a virtual stream its part of so many."""
@@ -260,6 +261,14 @@ class ResampledShards(ShardList):
         return Random(seed)  # noqa: S311  drawing shards, not cryptography
 
 
+def _read_most(max_urls: float) -> int:
+    """Return the most urls to take as a whole number."""
+    try:
+        return int(max_urls)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"max_urls={max_urls!r:.60}: the most urls to take, a whole number") from None
+
+
 ResampledShardList = ResampledShards
 
 
@@ -274,9 +283,18 @@ def resampled_shards(src: Iterable[T], n: int = sys.maxsize) -> Iterator[T]:
         NoShards: ``src`` is empty.
         UsageError: ``n`` is no number.
     """
-    if not isinstance(n, SupportsIndex):
-        raise UsageError(f"resampled(n={n!r:.60}): the number of draws; leave it out for no end")
+    check_draws(n)
     return _draw_shards(src, index(n))
+
+
+def check_draws(n: object = sys.maxsize) -> None:
+    """Raise where a number of draws is none.
+
+    Raises:
+        UsageError: as it says.
+    """
+    if not isinstance(n, SupportsIndex) or index(n) < 0:
+        raise UsageError(f"resampled(n={n!r:.60}): the number of draws; leave it out for no end")
 
 
 def _draw_shards(src: Iterable[T], n: int) -> Iterator[T]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from webdataset.core.errors import SampleError, UsageError
+from webdataset.core.errors import SampleError, UsageError, check_flags
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_pair
 from webdataset.core.optional_imports import loaded_module
 from webdataset.stages.argument_checks import check_collation, read_count
@@ -229,6 +229,7 @@ def batched(
     """
     if collation_fn:
         check_collation(collation_fn)
+    check_flags(partial=partial)
     return Batched(_read_size(batchsize), collation_fn, partial)
 
 

@@ -25,7 +25,7 @@ from webdataset.core.error_handlers import (
     reraise_exception,
     should_continue,
 )
-from webdataset.core.errors import SampleError, StateMismatch, UsageError
+from webdataset.core.errors import SampleError, StateMismatch, UsageError, check_flags
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_object, as_pair, as_text
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
 from webdataset.stages.argument_checks import check_collation
@@ -212,6 +212,7 @@ class Bucketed(Stage[BucketState]):
         self.batch_size = _read_sizes(batch_size)
         self.max_total = simplify_number(max_total) if isinstance(max_total, Real) else max_total
         self.collation_fn = collation_fn
+        check_flags(partial=partial)
         self.partial = partial
         self.window = window
         self.handler = handler

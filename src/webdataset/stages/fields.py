@@ -18,6 +18,7 @@ from typing import Any
 
 from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.core.errors import DuplicateField, MissingField, UsageError
+from webdataset.stages.argument_checks import make_flag_check
 from webdataset.stages.base import Result, Sample, map_items, transform
 
 Spec = str | list[str] | tuple[str, ...]
@@ -274,8 +275,11 @@ def _check_associator(associator: object) -> None:
         )
 
 
-to_tuple = transform(_to_tuple, state_name="_to_tuple", args=_check_fields)
-rename = transform(_rename, state_name="_rename", kw=_check_fields)
+_check_missing, _check_none = map(make_flag_check, ("missing_is_error", "none_is_error"))
+to_tuple = transform(
+    _to_tuple, state_name="_to_tuple", args=_check_fields, missing_is_error=_check_missing, none_is_error=_check_none
+)
+rename = transform(_rename, state_name="_rename", kw=_check_fields, keep=make_flag_check("keep"))
 associate = transform(_associate, state_name="_associate", associator=_check_associator)
 
 
@@ -487,5 +491,7 @@ def _to_dict(
     return map_items(source, chosen, handler, "to_dict")
 
 
-to_dict = transform(_to_dict, state_name="_to_dict", args=_check_fields)
+to_dict = transform(
+    _to_dict, state_name="_to_dict", args=_check_fields, missing_is_error=_check_missing, none_is_error=_check_none
+)
 interleaved_to_dict = to_dict

@@ -205,6 +205,7 @@ decode = transform(
     pre=_check_handlers,
     post=_check_handlers,
     only=_check_only,
+    partial=argument_checks.make_flag_check("partial"),
     trust=_check_trust,
 )
 

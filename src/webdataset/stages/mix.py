@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any, SupportsIndex
 
-from webdataset.core.errors import FlowError, StateMismatch, UsageError
+from webdataset.core.errors import FlowError, StateMismatch, UsageError, check_flags
 from webdataset.core.json_types import Address, JsonValue, as_int, as_object, as_pair
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import CounterRng, Seed, make_rng, read_seed
@@ -119,6 +119,7 @@ class Mixture(Stage[MixState], IterableDataset):
             named = isinstance(each, str) and ".tar" in each
             if named or not (hasattr(each, "__iter__") or hasattr(each, "__getitem__")):
                 raise UsageError(f"a mix takes datasets, and {each!r:.60} is none: write wds.WebDataset(url)")
+        check_flags(longest=longest)
         self.longest = longest
 
     def begin(self, run: Run) -> MixState:

@@ -584,6 +584,10 @@ def test_wrong_arguments_are_refused():
     ("arguments", "said"),
     [
         ({"collate": "x"}, "collate='x': .* write collate=function"),
+        ({"drop_last": "no"}, "drop_last='no' is a text, which counts as True whatever it says"),
+        ({"ragged": "no"}, "write ragged=True or False"),
+        ({"exact": "no"}, "write exact=True or False"),
+        ({"timings": "no"}, "write timings=True or False"),
         ({"prefetch_bytes": "x"}, "prefetch_bytes='x'"),
         ({"prefetch_bytes": -1}, "prefetch_bytes=-1"),
         ({"prefetch_bytes": math.inf}, "prefetch_bytes=inf"),

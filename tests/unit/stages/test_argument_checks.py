@@ -80,6 +80,24 @@ GIVEN = [
     (lambda d: wds.SimpleShardList(["a.tar"], seed=[1]), r"seed=\[1\]: a seed is a whole number"),  # type: ignore[arg-type]
     (lambda d: wds.ResampledShards(["a.tar"], 1e6), "nshards=1000000.0: the draws in a pass, a whole number; leave it"),
     (lambda d: wds.ResampledShards(["a.tar"], None), "nshards=None: the draws in a pass"),
+    (lambda d: wds.ResampledShards(["a.tar"], -1), "nshards=-1: the draws in a pass"),
+    (lambda d: wds.ResampledShards(["a.tar"], seed=[1]), r"seed=\[1\]: a seed is a whole number"),
+    (lambda d: wds.ResampledShards(["a.tar"], deterministic="no"), "deterministic='no' is a text, which counts"),  # type: ignore[arg-type]
+    (lambda d: wds.ResampledShards(["a.tar"], empty_check="no"), "write empty_check=True or False"),  # type: ignore[arg-type]
+    (lambda d: wds.ResampledShards(["a.tar"], max_urls="all"), "max_urls='all': the most urls to take"),  # type: ignore[arg-type]
+    (lambda d: wds.resampled("x"), r"resampled\(n='x'\): the number of draws; leave it out for no end"),
+    (lambda d: wds.resampled(n=-5), r"resampled\(n=-5\): the number of draws"),
+    (lambda d: wds.WebDataset(["a.tar"], resampled="false"), "resampled='false' is a text, which counts as True whate"),  # type: ignore[arg-type]
+    (lambda d: wds.WebDataset(["a.tar"], empty_check="no"), "write empty_check=True or False"),  # type: ignore[arg-type]
+    (lambda d: wds.WebDataset(["a.tar"], detshuffle="no"), "write detshuffle=True or False"),  # type: ignore[arg-type]
+    (lambda d: d.batched(2, partial="no"), "write partial=True or False"),
+    (lambda d: d.bucket("cls", [9], batch_size=2, partial="no"), "write partial=True or False"),
+    (lambda d: d.decode(partial="no"), "write partial=True or False"),
+    (lambda d: d.to_tuple("cls", missing_is_error="no"), "write missing_is_error=True or False"),
+    (lambda d: d.to_dict("cls", none_is_error="no"), "write none_is_error=True or False"),
+    (lambda d: d.rename(keep="no", a="cls"), "write keep=True or False"),
+    (lambda d: wds.RandomMix([d, d], longest="no"), "write longest=True or False"),  # type: ignore[arg-type]
+    (lambda d: wds.RoundRobin([d, d], longest="no"), "write longest=True or False"),  # type: ignore[arg-type]
     (lambda d: wds.RandomMix(5), r"a mix takes a list of datasets, and this is 5: write \[a, b\]"),  # type: ignore[arg-type]
     (lambda d: wds.RandomMix(["a.tar", "b.tar"]), r"'a.tar' is none: write wds.WebDataset\(url\)"),
     (lambda d: wds.RandomMix([d, 5]), "a mix takes datasets, and 5 is none"),
