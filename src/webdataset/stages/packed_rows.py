@@ -36,12 +36,14 @@ class PackedSample(NamedTuple):
         columns: arrays by field, each of this length; empty where whole samples are given.
         sample: as it came, or (with columns) where it is from: lists of tokens take five times as much as arrays.
         is_tensor: its tokens came as a tensor.
+        halves: fields that came as tensors of bfloat16, of which float32 holds the numbers here.
     """
 
     length: int
     columns: "dict[str, Array]"
     sample: object
     is_tensor: bool = False
+    halves: frozenset[str] = frozenset()
 
 
 class Piece(NamedTuple):
@@ -289,6 +291,8 @@ def join_pieces(pieces: Sequence[Piece], fills: Mapping[str, float], length: int
     torch = loaded_module("torch")
     if torch is not None and pieces[0].content.is_tensor:
         row |= {name: torch.from_numpy(array) for name, array in arrays.items()}
+        halves = frozenset.intersection(*[piece.content.halves for piece in pieces])
+        row |= {name: torch.from_numpy(arrays[name]).bfloat16() for name in halves}
     else:
         row |= arrays
     if length is None:

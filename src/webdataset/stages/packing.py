@@ -35,7 +35,7 @@ from webdataset.stages.packed_rows import (
     nest_place,
     read_columns,
 )
-from webdataset.stages.padding import check_fills, is_tensor
+from webdataset.stages.padding import check_fills, is_bfloat16, is_tensor
 
 _CHOICES = {
     "how": ("window", "concat"),
@@ -248,7 +248,8 @@ class Pack(Stage[PackState]):
         if self.output == "padded":
             check_padding(columns, self.fills)
         origin = {name: sample[name] for name in _ORIGIN if name in sample}
-        return PackedSample(len(columns[self.tokens]), columns, origin, is_tensor(sample[self.tokens]))
+        halves = frozenset(name for name in self.fills if is_bfloat16(sample[name]))
+        return PackedSample(len(columns[self.tokens]), columns, origin, is_tensor(sample[self.tokens]), halves)
 
     def _cut(self, content: PackedSample) -> list[tuple[int, int]]:
         """Return the ranges of tokens that are packed: none for a sample that is left out."""
@@ -344,7 +345,8 @@ def pack(
         how: ``"window"``: whole samples, the oldest that waits and then the longest that fit; ``"concat"``: all tokens,
             cut where a row is full.
         tokens: field with the tokens: a list, array or tensor ``[N]`` of whole numbers.
-        also: fields with a value for each token (``[N]`` or ``[N, ...]``); as a dictionary, their padding, else 0.
+        also: fields with a value for each token (``[N]`` or ``[N, ...]``); as a dictionary, their padding, else 0. Where
+            tokens are tensors, those of bfloat16 stay so; in rows of arrays, which have no such type, they are float32.
         pad_id: what the padding of the tokens is.
         output: ``"padded"``: dictionaries of arrays ``[max_tokens]``: tokens, ``also``, ``position_ids`` (int64, from 0
             in each piece), ``segment_ids`` (int32, from 1; 0 is padding); ``"flat"``: the same without padding, and

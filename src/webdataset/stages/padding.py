@@ -37,20 +37,19 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _is_bfloat16(value: object) -> bool:
+def is_bfloat16(value: object) -> bool:
     """Tell whether a field is a tensor of the type that NumPy lacks, and whose numbers float32 holds."""
     torch = loaded_module("torch")
     return torch is not None and isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
 
 
-def read_array(sample: Sample, name: str, stage: str, *, widens: bool = False) -> "Array":
-    """Return a field of numbers as an array.
+def read_array(sample: Sample, name: str, stage: str) -> "Array":
+    """Return a field of numbers as an array, of bfloat16 as one of float32.
 
     Args:
         sample: lists, arrays or tensors by field.
         name: of the field.
         stage: what the array is for, for messages.
-        widens: bfloat16 becomes float32; otherwise it is refused.
 
     Raises:
         SampleError: the field is missing, or holds no numbers.
@@ -60,7 +59,7 @@ def read_array(sample: Sample, name: str, stage: str, *, widens: bool = False) -
     if name not in sample:
         raise SampleError(f"there is no field {name!r} for {stage}, but {', '.join(map(str, sample))}", field=name)
     value = sample[name]
-    if widens and _is_bfloat16(value):
+    if is_bfloat16(value):
         value = value.float()
     array = value if type(value) is np.ndarray else _convert_to_array(value, name, stage)
     if array.dtype.kind not in "iufb":
@@ -79,7 +78,7 @@ def _convert_to_array(value: object, name: str, stage: str) -> "Array":
         if torch is not None and isinstance(value, torch.Tensor):
             return cast("Array", value.numpy(force=True))
         array = np.asarray(value)
-    # torch raises the other two: NumPy has no bfloat16, for example
+    # torch raises the other two: NumPy has no float8, for example
     except (ValueError, TypeError, RuntimeError) as error:
         raise SampleError(f"{name!r} is no array: {error}; convert it in a map before {stage}", field=name) from error
     # NumPy makes floats of whole numbers where no type of whole numbers holds them all
@@ -270,7 +269,7 @@ class PaddingCollator:
         kind: Kind | None = None
         for sample in samples:
             try:
-                array = read_array(sample, name, "batching", widens=True)
+                array = read_array(sample, name, "batching")
                 if not array.ndim:
                     raise SampleError(f"{name!r} is one number, and no array: leave it out of fills=", field=name)  # noqa: TRY301
                 # an empty list says neither what its values would be nor how large
@@ -293,7 +292,7 @@ class PaddingCollator:
         batch: Any = _convert_like(result, samples[0][name])
         values = [sample[name] for sample, length in zip(samples, lengths, strict=True) if length] or [samples[0][name]]
         # float32 held them all
-        return batch.bfloat16() if is_tensor(batch) and all(map(_is_bfloat16, values)) else batch
+        return batch.bfloat16() if is_tensor(batch) and all(map(is_bfloat16, values)) else batch
 
     def _round_up(self, name: str, length: int) -> int:
         """Return the length that a field of this length is padded to."""

@@ -532,9 +532,57 @@ def test_what_waits_holds_no_more_than_rows_need():
 def test_tensors_that_numpy_does_not_know():
     """The error says which field, and what to do."""
     torch = pytest.importorskip("torch")
-    weights = torch.ones(3, dtype=torch.bfloat16)
-    with pytest.raises(SampleError, match=r"'labels' is no array: .*BFloat16; convert it in a map before pack"):
+    weights = torch.ones(3).to(torch.float8_e5m2)
+    with pytest.raises(SampleError, match=r"'labels' is no array: .*Float8_e5m2; convert it in a map before pack"):
         list(wds.pack(8, also="labels")([{**sample(0, 3), "labels": weights}]))
+
+
+@pytest.mark.parametrize("output", ["padded", "flat"])
+@pytest.mark.parametrize("how", ["window", "concat"])
+def test_tensors_of_bfloat16(how, output):
+    """They stay what they are, also in pieces; beside float32 they are that, and in rows of arrays."""
+    torch = pytest.importorskip("torch")
+
+    def make(n, dtype):
+        weights = (torch.arange(n * 2).reshape(n, 2) + 0.25).to(dtype)
+        return {"__key__": f"{n}", "input_ids": torch.arange(n), "weights": weights}
+
+    half = [make(n, torch.bfloat16) for n in (3, 5, 19)]
+    rows = list(wds.pack(8, how, also={"weights": -1}, output=output)(half))
+    assert {row["weights"].dtype for row in rows} == {torch.bfloat16}
+    kept = torch.cat([row["weights"][row["segment_ids"] > 0] for row in rows])
+    assert sorted(kept.float().tolist()) == sorted(torch.cat([each["weights"] for each in half]).float().tolist())
+    assert all((row["weights"][row["segment_ids"] == 0] == -1).all() for row in rows)
+    (row,) = wds.pack(8, how, also="weights", output=output)([make(3, torch.bfloat16), make(5, torch.float32)])
+    assert row["weights"].dtype == torch.float32
+    assert sorted(row["weights"][:, 0].tolist()) == [0.25, 0.25, 2.25, 2.25, 4.25, 4.25, 6.25, 8.25]
+    (row,) = wds.pack(8, how, also="weights", output=output)([{**half[0], "input_ids": [1, 2, 3]}])
+    assert row["weights"].dtype == np.float32
+    assert row["weights"][:3].tolist() == half[0]["weights"].float().tolist()
+
+
+def test_rows_of_bfloat16_that_are_made_again(tmp_path):
+    """After a state, too, they are tensors of bfloat16."""
+    torch = pytest.importorskip("torch")
+    with wds.TarWriter(str(tmp_path / "a.tar")) as sink:
+        for n in range(40):
+            sink.write({"__key__": f"{n:03d}", "cls": n % 7 + 1})
+
+    def tokenize(sample):
+        weights = torch.full((sample["cls"],), int(sample["__key__"]) / 8).bfloat16()
+        return {**sample, "input_ids": torch.arange(sample["cls"]), "weights": weights}
+
+    dataset = wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False, seed=1).decode().map(tokenize)
+    dataset = dataset.pack(16, also="weights", window=9).shuffle(4).elastic(2)
+    expected = [(row["weights"].dtype, row["weights"].tolist()) for row in dataset]
+    assert {dtype for dtype, _ in expected} == {torch.bfloat16}
+    dataset.set_epoch(0)
+    run = iter(dataset)
+    begun = [next(run) for _ in range(3)]
+    state = run.state_dict()
+    dataset.load_state_dict(state)
+    found = [(row["weights"].dtype, row["weights"].tolist()) for row in [*begun, *dataset]]
+    assert found == expected
 
 
 def test_tensors_give_tensors():
