@@ -345,8 +345,8 @@ def pack(
         how: ``"window"``: whole samples, the oldest that waits and then the longest that fit; ``"concat"``: all tokens,
             cut where a row is full.
         tokens: field with the tokens: a list, array or tensor ``[N]`` of whole numbers.
-        also: fields with a value for each token (``[N]`` or ``[N, ...]``); as a dictionary, their padding, else 0. Where
-            tokens are tensors, those of bfloat16 stay so; in rows of arrays, which have no such type, they are float32.
+        also: fields with a value for each token (``[N]`` or ``[N, ...]``); as a dictionary, their padding, else 0.
+            Where tokens are tensors, those of bfloat16 stay so; rows of arrays have no such type: they are float32.
         pad_id: what the padding of the tokens is.
         output: ``"padded"``: dictionaries of arrays ``[max_tokens]``: tokens, ``also``, ``position_ids`` (int64, from 0
             in each piece), ``segment_ids`` (int32, from 1; 0 is padding); ``"flat"``: the same without padding, and
