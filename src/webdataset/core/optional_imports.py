@@ -8,6 +8,7 @@ bases. A program that never loads torch pays nothing, and the order of imports d
 questions only: no object is made of it, and ``type(dataset)`` and pickles name the class itself.
 """
 
+import contextlib
 import copyreg
 import importlib
 import sys
@@ -45,9 +46,43 @@ def import_if_available(module: str) -> ModuleType | None:
         return None
 
 
+# modules that were whole when they were asked for
+_whole: set[str] = set()
+# packages that workers import by themselves, or whose functions users call there
+_PACKAGES = frozenset(["PIL", "av", "jax", "numpy", "pyarrow", "torch", "webdataset"])
+
+
 def loaded_module(module: str) -> ModuleType | None:
-    """Return a module only if the process has imported it already (torch is never imported for a question)."""
-    return sys.modules.get(module)
+    """Return a module only if the process has imported it already (torch is never imported for a question).
+
+    One that another thread is importing is waited for: it lacks some of its names.
+    """
+    found = sys.modules.get(module)
+    if found is None or module in _whole:
+        return found
+    if _is_begun(found):
+        _wait_for_import(module)
+        return sys.modules.get(module)
+    _whole.add(module)
+    return found
+
+
+def _is_begun(module: object) -> bool:
+    """Tell whether a module is being imported."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _wait_for_import(module: str) -> None:
+    """Wait until another thread has imported a module; return at once where this thread does."""
+    with contextlib.suppress(Exception):  # whatever the module raises: it is the other thread's
+        importlib.import_module(module)
+
+
+def finish_imports() -> None:
+    """Wait for imports of other threads before a fork: the child would wait for them for ever."""
+    for name, module in list(sys.modules.items()):
+        if _is_begun(module) and name.partition(".")[0] in _PACKAGES:
+            _wait_for_import(name)
 
 
 def is_instance_by_name(thing: object, module: str, kind: str) -> bool:

@@ -28,7 +28,7 @@ from webdataset.core.errors import (
     describe_error,
     shorten_pickling_error,
 )
-from webdataset.core.optional_imports import loaded_module
+from webdataset.core.optional_imports import finish_imports, loaded_module
 from webdataset.core.process_pool import describe_exit, end_processes
 from webdataset.core.redaction import redact
 from webdataset.flow.explain import format_function
@@ -120,6 +120,8 @@ class ProcessWorkers(WorkerPool):
             duty = WorkerConfig(origin, span, number, self.workers, theirs, others, loaded_module("torch") is not None)
             process = context.Process(target=run_worker, args=(duty,), name=f"webdataset-loader-{number}", daemon=True)
             try:
+                if forked:
+                    finish_imports()
                 process.start()
             except UsageError as error:
                 # the dataset cannot be pickled: pickle has added its notes to our error, too

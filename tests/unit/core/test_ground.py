@@ -1,11 +1,15 @@
 """Settings, seeds, policies, redaction, trust, places and optional packages."""
 
+import importlib
 import random
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
+import webdataset as wds
 from webdataset.core import distributed, error_handlers, optional_imports, redaction, seeds, settings, trust
 from webdataset.core.errors import MissingExtra, Truncated, UsageError
 
@@ -180,3 +184,63 @@ def test_a_package_that_fails_to_load(tmp_path, monkeypatch):
 def test_seeded_generators_are_pythons():
     """Generators are ordinary ``random.Random``."""
     assert isinstance(seeds.make_rng(1), random.Random)
+
+
+SLOW_PACKAGE = """
+import time
+open({started!r}, "w").close()
+while not __import__("os").path.exists({go!r}):
+    time.sleep(0.01)
+value = 7
+"""
+
+
+@pytest.fixture
+def slow_package(tmp_path, monkeypatch):
+    """Return a function that lets another thread import a package of some name, and says when it may go on."""
+    started, go = tmp_path / "started", tmp_path / "go"
+    threads, names = [], []
+
+    def begin(name):
+        (tmp_path / f"{name}.py").write_text(SLOW_PACKAGE.format(started=str(started), go=str(go)))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        names.append(name)
+        thread = threading.Thread(target=importlib.import_module, args=(name,))
+        thread.start()
+        threads.append(thread)
+        while not started.exists():
+            time.sleep(0.01)
+        threading.Timer(1.0, go.touch).start()
+
+    yield begin
+    go.touch()
+    for thread in threads:
+        thread.join()
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def test_a_module_that_another_thread_is_importing_is_waited_for(slow_package):
+    """It is whole when it is given."""
+    slow_package("slow_library")
+    assert optional_imports.loaded_module("slow_library").value == 7
+    assert optional_imports.loaded_module("no_library") is None
+
+
+def test_a_fork_waits_for_imports_of_other_threads(slow_package, monkeypatch):
+    """A worker that wants such a module would wait for a thread that it does not have."""
+    monkeypatch.setattr(optional_imports, "_PACKAGES", frozenset(["slow_for_workers"]))
+    # what this imports takes longer than the package
+    with wds.Loader([1], 1, workers=1, mode="processes", start_method="fork") as loader:
+        assert len(list(loader)) == 1
+    slow_package("slow_for_workers")
+
+    def use(number):
+        import slow_for_workers  # type: ignore[import-not-found]
+
+        return number * slow_for_workers.value
+
+    dataset = wds.DataPipeline([list(range(8))], wds.map(use))
+    with wds.Loader(dataset, 4, workers=1, mode="processes", start_method="fork", timeout=60) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 7, 14, 21], [28, 35, 42, 49]]
