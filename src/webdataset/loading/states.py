@@ -18,8 +18,8 @@ from itertools import groupby, islice
 from typing import Any
 
 from webdataset.core import settings
-from webdataset.core.distributed import WorkerContext, use_place
-from webdataset.core.errors import UsageError
+from webdataset.core.distributed import StreamNumber, WorkerContext, use_place
+from webdataset.core.errors import StateMismatch, UsageError
 from webdataset.core.optional_imports import loaded_module
 from webdataset.flow.elastic_pipeline import ElasticMixin
 from webdataset.flow.elastic_state import (
@@ -33,12 +33,13 @@ from webdataset.flow.elastic_state import (
 )
 from webdataset.flow.key_tracing import TracedItem, trace_dataset, trace_stages
 from webdataset.flow.pipeline import DataPipeline
+from webdataset.flow.run import build_runners
 from webdataset.flow.state_description import StateDescription, describe_state, find_state
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state
 from webdataset.loading.loader_checks import EXACT
 from webdataset.loading.partition import is_split
-from webdataset.stages.base import Json
-from webdataset.stages.mix import Mixture
+from webdataset.stages.base import Json, Run, describe_function
+from webdataset.stages.mix import Mixture, RoundRobin
 
 __all__ = [
     "Delivery", "StateDescription", "TracedBatch", "advance", "change_weights", "describe", "find_state",
@@ -537,7 +538,8 @@ def change_weights(state: Mapping[str, Json], source: object) -> dict[str, Json]
 
     Raises:
         UsageError: the dataset is not elastic.
-        StateMismatch: it differs in more than weights.
+        StateMismatch: it differs in more than weights; or the state is in the midst of an epoch, and a stage after the
+            mix is resumed by reading what the mix gave once more.
     """
     delivery = plan_delivery(source)
     if not delivery.elastic:
@@ -551,7 +553,32 @@ def change_weights(state: Mapping[str, Json], source: object) -> dict[str, Json]
         stages = [now if _WEIGHTS.sub("", now) == _WEIGHTS.sub("", before) else before for before, now in pairs]
     changed = {**given, "description": {**saved, "stages": stages}}
     check_same_dataset(changed, {**header, "seed": delivery.dataset.seed})
+    begun = any(isinstance(memory, list) and len(memory) > 1 for memory in given["memories"].values())
+    if begun and stages != saved["stages"] and (replaying := _find_replaying(delivery.dataset)):
+        raise StateMismatch(
+            f"weights cannot change in the midst of an epoch here: {replaying} is resumed by reading once more what "
+            "the mix has given since the epoch began, and other weights give something else. Change them at the end of an "
+            "epoch, or apply the stage to each source, before the mix"
+        )
     return changed
+
+
+def _find_replaying(dataset: DataPipeline) -> str | None:
+    """Return the stage that is resumed by reading what a mix gave once more; None where there is none."""
+    first, runners = build_runners(dataset.pipeline, Run(tracked=True, stream=StreamNumber(0, 1)))
+    source = runners[0].stage if runners else None
+    if not isinstance(source, Mixture):
+        return None
+    inner = [each for each in source.datasets if isinstance(each, DataPipeline)]
+    if first and (type(source) is not RoundRobin or any(map(_has_mix, inner))):
+        return describe_function(getattr(runners[first], "foreign", runners[first].stage))
+    return next(filter(None, map(_find_replaying, inner)), None)
+
+
+def _has_mix(dataset: object) -> bool:
+    """Tell whether a dataset draws from a mix."""
+    inner = dataset.pipeline[:1] if isinstance(dataset, DataPipeline) else ()
+    return any(isinstance(each, Mixture) or _has_mix(each) for each in inner)
 
 
 def _skip(begins: _Beginning, batches: int | None, samples: int | None) -> tuple[int, int | None]:

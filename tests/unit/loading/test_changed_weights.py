@@ -106,6 +106,49 @@ def test_weights_of_a_specification_and_of_a_mix_in_a_mix(sources, tmp_path):
         assert Counter(key[0] for key in first)["a"] > Counter(key[0] for key in rest[:80])["a"], make
 
 
+def through(samples):
+    """Let samples pass: a stage that is not ours."""
+    yield from samples
+
+
+@pytest.mark.parametrize("how", ["after", "wrapped", "outer", "source", "shuffled"])
+def test_a_stage_that_repeats_what_a_mix_gave(sources, how):
+    """In the midst of an epoch other weights would lose samples there, and are refused; not at its end."""
+
+    def make(weights):
+        parts = [wds.WebDataset(urls, shardshuffle=10) for urls in sources]
+        if how == "source":
+            parts[0] = parts[0].compose(through)
+        mix = wds.RandomMix(parts, weights, longest=True)
+        if how == "outer":
+            mixed = wds.DataPipeline(wds.RoundRobin([wds.DataPipeline(mix), wds.DataPipeline(mix)], True), through)
+        else:
+            first = wds.FluidWrapper(mix) if how == "wrapped" else mix
+            mixed = wds.DataPipeline(first, *([] if how == "source" else [through]))
+        if how == "shuffled":
+            mixed = mixed.compose(wds.shuffle(40))
+        mixed = mixed.compose(wds.map(itemgetter("__key__")))
+        mixed.seed = 5
+        return mixed.elastic(6)
+
+    before, after = make([8, 2, 1]), make([1, 2, 8])
+    run = iter(before)
+    start = run.state_dict()
+    first = [next(run) for _ in range(100)]
+    midst = json.loads(json.dumps(run.state_dict()))
+    whole = first + list(run)
+    if how == "source":
+        after.load_state_dict(wds.states.change_weights(midst, after))
+        assert sorted(first + list(after)) == sorted(whole)
+    else:
+        with pytest.raises(StateMismatch, match=r"weights cannot change in the midst of an epoch here: through .*py:"):
+            wds.states.change_weights(midst, after)
+        assert wds.states.change_weights(midst, before) == midst
+    for state in (start, run.state_dict()):
+        after.load_state_dict(wds.states.change_weights(json.loads(json.dumps(state)), after))
+        assert sorted(after) == sorted(whole)
+
+
 def test_nothing_but_weights_may_differ(sources):
     """Everything else that differs is named, as it is in loading."""
     state = iter(weighted(sources, [1, 2, 3], seed=1)).state_dict()
