@@ -21,8 +21,9 @@ from webdataset.codecs.handlers import (
 )
 from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, imagehandler, imagespecs
 from webdataset.codecs.registry import BytesDecoder, LiveTable
-from webdataset.core.errors import CodecError, DecodingError, MissingExtra, UsageError, check_flags, describe_error
+from webdataset.core.errors import CodecError, DecodingError, MissingExtra, UsageError, describe_error
 from webdataset.core.optional_imports import loaded_module
+from webdataset.core.upstream_utils import check_flags
 from webdataset.samples.documents.document import Document
 
 Sample = dict[str, Any]

@@ -365,22 +365,6 @@ def check_keywords(
             raise TypeError(f"{call}() got an unexpected keyword argument {name!r}" + (f"; {hint}" if hint else ""))
 
 
-def check_flags(**flags: object) -> None:
-    """Raise where a text stands for True or False, as from a command line or a file: every text counts as True.
-
-    Args:
-        **flags: values of arguments, by name.
-
-    Raises:
-        UsageError: it names the argument.
-    """
-    for name, value in flags.items():
-        if isinstance(value, str | bytes):
-            raise UsageError(
-                f"{name}={value!r:.60} is a text, which counts as True whatever it says: write {name}=True or False"
-            )
-
-
 class MissingExtra(WebDatasetError, ImportError):
     """An optional package is not installed; the message says how to install it."""
 

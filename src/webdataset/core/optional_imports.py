@@ -60,14 +60,14 @@ def loaded_module(module: str) -> ModuleType | None:
     found = sys.modules.get(module)
     if found is None or module in _whole:
         return found
-    if _is_begun(found):
+    if _is_loading(found):
         _wait_for_import(module)
         return sys.modules.get(module)
     _whole.add(module)
     return found
 
 
-def _is_begun(module: object) -> bool:
+def _is_loading(module: object) -> bool:
     """Tell whether a module is being imported."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
@@ -79,9 +79,9 @@ def _wait_for_import(module: str) -> None:
 
 
 def finish_imports() -> None:
-    """Wait for imports of other threads before a fork: the child would wait for them for ever."""
+    """Wait for imports of other threads before a fork: the child would wait for them without end."""
     for name, module in list(sys.modules.items()):
-        if _is_begun(module) and name.partition(".")[0] in _PACKAGES:
+        if _is_loading(module) and name.partition(".")[0] in _PACKAGES:
             _wait_for_import(name)
 
 

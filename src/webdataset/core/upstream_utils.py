@@ -1,4 +1,4 @@
-"""Small helpers of the published ``utils`` and ``filters``, and calls in the argument order of older versions.
+"""Small helpers of the published ``utils`` and ``filters``; calls in older argument orders, and texts as flags.
 
 :func:`legacy_argument_order` accepts positional arguments in an older order where a type tells the two orders apart;
 a call in the present order passes unchanged. No helper executes text.
@@ -264,3 +264,19 @@ def legacy_argument_order(place: int, kind: type, names: str) -> Callable[[Calla
         return either
 
     return decorate
+
+
+def check_flags(**flags: object) -> None:
+    """Raise where a text stands for True or False, as from a command line or a file: every text counts as True.
+
+    Args:
+        **flags: values of arguments, by name.
+
+    Raises:
+        UsageError: it names the argument.
+    """
+    for name, value in flags.items():
+        if isinstance(value, str | bytes):
+            raise UsageError(
+                f"{name}={value!r:.60} is a text, which counts as True whatever it says: write {name}=True or False"
+            )

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from webdataset import tariterators
 from webdataset.core import trust as trust_levels
 from webdataset.core.error_handlers import Handler, reraise_exception
-from webdataset.core.errors import check_flags
 from webdataset.core.seeds import read_seed
-from webdataset.core.upstream_utils import legacy_argument_order
+from webdataset.core.upstream_utils import check_flags, legacy_argument_order
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.run import STREAMS
 from webdataset.fluent import interface
@@ -114,8 +113,7 @@ class WebDataset(DataPipeline, FluidInterface):
             one = tariterators.own_reader(handler, select_files, rename_files, **chosen)
             return interface.open_side_by_side(one, open_shards)
 
-        storage = rules.get("storage_options")
-        source = parse_source(urls, SourceArguments(mode, resampled, seed, trust, split, storage))
+        source = parse_source(urls, SourceArguments(mode, resampled, seed, trust, split, rules.get("storage_options")))
         if isinstance(source, SpecSource):
             from webdataset.fluent import specs  # noqa: PLC0415  only where a specification is read
 
@@ -124,7 +122,7 @@ class WebDataset(DataPipeline, FluidInterface):
                 interface.unwrap_splitter(workersplitter), size or None,
                 detshuffle, seed, resampled, empty_check, self.trust,
             )  # fmt: skip
-            self.append(specs.make_spec_source(source.mix, building, mode, storage))
+            self.append(specs.make_spec_source(source.mix, building, mode, rules.get("storage_options")))
         else:
             # it may wait for what reading brings about
             if source.foreign:

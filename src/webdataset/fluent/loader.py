@@ -260,10 +260,10 @@ class WebLoader(DataPipeline, FluidInterface):
 
     if TYPE_CHECKING:
 
-        def state_dict(self) -> dict[str, Any]:
+        def state_dict(self) -> dict[str, Json]:
             """See :class:`ElasticWebLoader`; a loader over another dataset has no such method."""
 
-        def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        def load_state_dict(self, state: Mapping[str, Json]) -> None:
             """See :class:`ElasticWebLoader`; a loader over another dataset has no such method."""
 
 

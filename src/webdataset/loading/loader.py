@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Any, Never, Self
 
 from webdataset.core.distributed import worker_context
-from webdataset.core.errors import StateMismatch, WorkerDied, check_flags
+from webdataset.core.errors import StateMismatch, WorkerDied
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.seeds import read_epoch
+from webdataset.core.upstream_utils import check_flags
 from webdataset.flow.elastic_state import ReceivedState, has_progress, held_states
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
 from webdataset.loading.batching import (

@@ -12,8 +12,9 @@ from inspect import signature
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 from webdataset.core.distributed import WorkerContext
-from webdataset.core.errors import FlowError, UsageError, check_flags, check_keywords
+from webdataset.core.errors import FlowError, UsageError, check_keywords
 from webdataset.core.tracebacks import warn_user
+from webdataset.core.upstream_utils import check_flags
 from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
 from webdataset.flow.pass_checks import counts_once, warn_of_length
 from webdataset.flow.pipeline import DataPipeline

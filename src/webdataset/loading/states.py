@@ -557,8 +557,8 @@ def change_weights(state: Mapping[str, Json], source: object) -> dict[str, Json]
     if begun and stages != saved["stages"] and (replaying := _find_replaying(delivery.dataset)):
         raise StateMismatch(
             f"weights cannot change in the midst of an epoch here: {replaying} is resumed by reading once more what "
-            "the mix has given since the epoch began, and other weights give something else. Change them at the end of an "
-            "epoch, or apply the stage to each source, before the mix"
+            "the mix has given since the epoch began, and other weights give something else. Change them at the end of "
+            "an epoch, or apply the stage to each source, before the mix"
         )
     return changed
 

@@ -229,7 +229,7 @@ def _parse_json_rows(source: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
-def _find_half_pair(row: Mapping[str, Any]) -> str | None:
+def _find_half_pair(row: Mapping[str, object]) -> str | None:
     """Return the column of a row whose name or text holds one half of a surrogate pair."""
     for column, value in row.items():
         for text in (column, value if isinstance(value, str) else ""):

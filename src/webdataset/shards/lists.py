@@ -15,10 +15,11 @@ from typing import Any, Protocol, SupportsIndex, TypeVar
 
 from webdataset.core import settings
 from webdataset.core.distributed import detect_context, thread_context, worker_context
-from webdataset.core.errors import NoShards, UsageError, check_flags
+from webdataset.core.errors import NoShards, UsageError
 from webdataset.core.logs import log
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import hash_seed, random_seed, read_epoch, read_seed
+from webdataset.core.upstream_utils import check_flags
 from webdataset.shards.expand import expand_source, expand_to_sequence
 from webdataset.storage.open_url import load_openers
 

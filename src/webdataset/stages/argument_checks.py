@@ -10,8 +10,9 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, SupportsIndex
 
-from webdataset.core.errors import UsageError, check_flags
+from webdataset.core.errors import UsageError
 from webdataset.core.seeds import CounterRng, Seed, read_seed
+from webdataset.core.upstream_utils import check_flags
 from webdataset.stages.base import FilterFunction, RestCurried
 
 ArgumentCheck = Callable[[object], None]

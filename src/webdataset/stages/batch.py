@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from webdataset.core.errors import SampleError, UsageError, check_flags
+from webdataset.core.errors import SampleError, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_pair
 from webdataset.core.optional_imports import loaded_module
+from webdataset.core.upstream_utils import check_flags
 from webdataset.stages.argument_checks import check_collation, read_count
 from webdataset.stages.base import Fetch, Item, Run, Stage, StageState, collate_batch, pair_addresses
 

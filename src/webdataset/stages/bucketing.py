@@ -25,8 +25,9 @@ from webdataset.core.error_handlers import (
     reraise_exception,
     should_continue,
 )
-from webdataset.core.errors import SampleError, StateMismatch, UsageError, check_flags
+from webdataset.core.errors import SampleError, StateMismatch, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_object, as_pair, as_text
+from webdataset.core.upstream_utils import check_flags
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
 from webdataset.stages.argument_checks import check_collation
 from webdataset.stages.base import Fetch, Run, Sample, Stage, StageState, collate_batch, with_blame

@@ -16,10 +16,11 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any, SupportsIndex
 
-from webdataset.core.errors import FlowError, StateMismatch, UsageError, check_flags
+from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_object, as_pair
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import CounterRng, Seed, make_rng, read_seed
+from webdataset.core.upstream_utils import check_flags
 from webdataset.stages import randomness
 from webdataset.stages.base import Fetch, Item, Run, Stage, StageState
 from webdataset.stages.mix_sources import SourceFlow, start_source
