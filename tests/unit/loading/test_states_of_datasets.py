@@ -126,3 +126,14 @@ def test_batches_that_equal_steps_holds_are_not_lost(urls, kind, how, every):
     rest = keys_of(batches)
     assert sorted(keys_of(before) + rest) == KEYS
     assert loader.state_dict()["epoch"] == steps.state_dict()["epoch"] == 0
+
+
+def test_it_is_that_of_a_shared_loader(urls, tmp_path):
+    """The loader behind a shared one is ahead of what the trainer has received, and is not asked."""
+    dataset = make(urls)
+    with wds.SharedLoader(dataset, str(tmp_path / "s.sock"), batch_size=2, workers=1) as loader:
+        before = list(islice(iter(loader), 4))
+        state = dataset.state_dict()
+    again = make(urls)
+    again.load_state_dict(state)
+    assert sorted(keys_of(before) + [key for key, _ in again]) == KEYS
