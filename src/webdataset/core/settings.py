@@ -107,6 +107,12 @@ CACHE_REVALIDATE = EnvironmentVariable(
 CACHE_VERIFY = EnvironmentVariable(
     "WDS_CACHE_VERIFY", True, _parse_bool, "compare each cached shard with its checksum, once in each process"
 )
+RETRY_SECONDS = EnvironmentVariable(
+    "WDS_RETRY_SECONDS",
+    0.0,
+    _parse_rate,
+    "seconds for which a store that does not answer is asked again; 0: for 7 or 8 attempts, about 12 seconds",
+)
 VERBOSE_CACHE = EnvironmentVariable("WDS_VERBOSE_CACHE", False, _parse_bool, "log what the shard cache does")
 SEED = EnvironmentVariable[int | None]("WDS_SEED", None, int, "seed of every dataset that is given none")
 FULL_TRACEBACKS = EnvironmentVariable(

@@ -105,7 +105,7 @@ def batch_contents(
         TarError: what comes is no tar stream, or not of what was requested.
         SourceError: the cluster refuses, or does not answer.
     """
-    patience, done, received = RetryBudget(attempts), 0, 0
+    patience, done, received = RetryBudget(attempts, batch.url), 0, 0
     while done < len(batch.entries):
         try:
             for name, content, size in _members(batch, done, scanner()):
@@ -122,8 +122,8 @@ def batch_contents(
         patience.progress(received)
         if patience.spent():
             raise ShortRead(
-                f"{attempts} attempts to read a batch gave {done} of {len(batch.entries)} entries; the last time: "
-                f"{failure}",
+                f"{patience.describe()} to read a batch gave {done} of {len(batch.entries)} entries; the last time: "
+                f"{failure}{patience.hint()}",
                 url=batch.url,
             )
         patience.pause(failure.wait_seconds)

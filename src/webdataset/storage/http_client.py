@@ -451,15 +451,14 @@ def retry(ask: Callable[[], T], url: str, refresh: Callable[[], object], attempt
     Raises:
         SourceError: the service refuses, or does not answer.
     """
-    attempts = attempts or ATTEMPTS
-    budget = RetryBudget(attempts)
+    budget = RetryBudget(attempts or ATTEMPTS, url)
     while True:
         try:
             return ask()
         except RetryableError as again:
             failure = again
         if budget.spent():
-            raise SourceError(f"no answer after {attempts} attempts: {failure}", url=url)
+            raise SourceError(f"no answer after {budget.describe()}: {failure}{budget.hint()}", url=url)
         budget.pause(failure.wait_seconds)
         if failure.expired:
             refresh()

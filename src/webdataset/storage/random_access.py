@@ -86,7 +86,7 @@ class ObjectRanges:
         if offset + size <= len(self._head):
             return self._head[offset : offset + size]
         pieces: list[bytes] = []
-        patience, got = RetryBudget(self._attempts), 0
+        patience, got = RetryBudget(self._attempts, self.url), 0
         while got < size:
             try:
                 answer = self._request(offset + got, size - got)
@@ -106,7 +106,7 @@ class ObjectRanges:
         if patience.spent():
             kind = SourceError if self._known is None else ShortRead
             raise kind(
-                f"{self._attempts} attempts to read a range gave nothing; the last time: {reason}",
+                f"{patience.describe()} to read a range gave nothing; the last time: {reason}{patience.hint()}",
                 url=self.url,
                 offset=offset,
             )

@@ -24,7 +24,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from webdataset.core import settings
 from webdataset.core.errors import ShortRead, SourceError
+from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.seeds import random_seed
 from webdataset.storage import parallel_ranges
@@ -48,6 +50,8 @@ ATTEMPTS = 8
 FIRST_SECONDS = 0.1
 LONGEST_SECONDS = 20.0
 LONGEST_WISH_SECONDS = 120.0
+# who gives up after fewer has another way
+_PATIENT_ATTEMPTS = 7
 PROGRESS_BYTES = 4_000
 """Bytes that make up for all failures before: a line that drops after each 4 kB is read to its end."""
 
@@ -55,12 +59,22 @@ sleep = time.sleep
 
 
 class RetryBudget:
-    """Counts failures without progress; after ``attempts`` in a row no more attempt is made."""
+    """Counts failures without progress; after ``attempts`` in a row no more attempt is made.
 
-    def __init__(self, attempts: int = ATTEMPTS) -> None:
+    Where ``WDS_RETRY_SECONDS`` is set, attempts go on for so long after the first failure, but for readers that give up
+    early because they have another way.
+
+    Args:
+        attempts: failures in a row.
+        url: what is asked for, which the log names.
+    """
+
+    def __init__(self, attempts: int = ATTEMPTS, url: str = "") -> None:
         self._attempts = attempts
+        self._url = url
         self._failures = 0
         self._mark = 0
+        self._began = 0.0
 
     def progress(self, received: int) -> None:
         """Forget earlier failures if enough of the ``received`` bytes came since the first of them."""
@@ -71,7 +85,31 @@ class RetryBudget:
     def spent(self) -> bool:
         """Count a failure, and tell whether it was the last one allowed."""
         self._failures += 1
-        return self._failures >= self._attempts
+        if self._failures == 1:
+            self._began = time.monotonic()
+        if self._failures < self._attempts:
+            return False
+        seconds = settings.RETRY_SECONDS.get() if self._attempts >= _PATIENT_ATTEMPTS else 0.0
+        if time.monotonic() - self._began >= seconds:
+            return True
+        if self._failures == self._attempts:
+            log.warning(
+                "%s: no answer after %d attempts; it is asked again for up to %g seconds (WDS_RETRY_SECONDS)",
+                redact(self._url),
+                self._failures,
+                seconds,
+            )
+        return False
+
+    def describe(self) -> str:
+        """Return how many attempts have failed, for an error."""
+        return f"{self._failures} attempts"
+
+    def hint(self) -> str:
+        """Return what to do where a store is away for longer, for the end of an error."""
+        if self._attempts < _PATIENT_ATTEMPTS or settings.RETRY_SECONDS.get():
+            return ""
+        return "; WDS_RETRY_SECONDS=600 keeps asking for ten minutes"
 
     def pause(self, wish_seconds: float | None = None, wait: Callable[[float], object] | None = None) -> None:
         """Wait before the next attempt.
@@ -174,7 +212,7 @@ class ResumableStream(io.RawIOBase):
         self.resumes = 0
         self._source = source
         self._attempts = attempts
-        self._patience = RetryBudget(attempts)
+        self._patience = RetryBudget(attempts, source.url)
         self._failures = source.failures()
         self._received = start
         self._end = end
@@ -343,7 +381,7 @@ class ResumableStream(io.RawIOBase):
         self._owner = os.getpid()
         if not self.identity.provable():
             raise self._short("this stream was opened before a fork, and cannot be taken up after it")
-        self._patience = RetryBudget(self._attempts)
+        self._patience = RetryBudget(self._attempts, self.name)
         self._reconnect("there was a fork")
 
     def _first(self, known: ObjectVersion | None) -> ObjectResponse:
@@ -357,7 +395,8 @@ class ResumableStream(io.RawIOBase):
             if self._patience.spent():
                 break
             self._wait(failure)
-        raise SourceError(f"no answer after {self._attempts} attempts: {failure}", url=self.name)
+        patience = self._patience
+        raise SourceError(f"no answer after {patience.describe()}: {failure}{patience.hint()}", url=self.name)
 
     def _request(self, offset: int, known: ObjectVersion | None) -> ObjectResponse:
         """Send one request; check that the response begins where it should."""
@@ -409,7 +448,7 @@ class ResumableStream(io.RawIOBase):
             ) from cause
         # servers close connections that are not read from
         if idle:
-            self._patience = RetryBudget(self._attempts)
+            self._patience = RetryBudget(self._attempts, self.name)
         self._patience.progress(self._received)
         return self._reconnect("the connection ended early" if cause is None else _describe_error(cause))
 
@@ -435,7 +474,10 @@ class ResumableStream(io.RawIOBase):
             body: ObjectBody = answer.body
             self._body = body
             return body
-        raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {problem}")
+        patience = self._patience
+        raise self._short(
+            f"{patience.describe()} to take it up again gave nothing; the last time {problem}{patience.hint()}"
+        )
 
     def _wait(self, error: RetryableError | None) -> None:
         wait = self._interrupted.wait if self.ahead else None

@@ -160,6 +160,33 @@ def test_the_first_retry_is_quick_and_later_ones_wait(waits):
     assert resumable_stream.pause_seconds(50) == resumable_stream.LONGEST_SECONDS
 
 
+def test_attempts_go_on_for_as_long_as_is_set(waits, monkeypatch, caplog):
+    """``WDS_RETRY_SECONDS`` counts from the first failure without progress; one warning names the object."""
+    clock = [1000.0]
+    monkeypatch.setattr(resumable_stream.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(
+        resumable_stream, "sleep", lambda seconds: (waits.append(seconds), clock.__setitem__(0, clock[0] + seconds))
+    )
+    with pytest.raises(ShortRead, match=r"8 attempts .* WDS_RETRY_SECONDS=600 keeps asking for ten minutes"):
+        drained(Store(["drop"] * 99, cut=0))
+    monkeypatch.setenv("WDS_RETRY_SECONDS", "200")
+    waits.clear()
+    began = clock[0]
+    assert drained(Store(["drop", *["again"] * 12])) == BODY
+    assert len(waits) == 13
+    assert clock[0] - began < 200
+    assert [record.getMessage() for record in caplog.records if "asked again" in record.getMessage()] == [
+        "mem://object: no answer after 8 attempts; it is asked again for up to 200 seconds (WDS_RETRY_SECONDS)"
+    ]
+    began = clock[0]
+    with pytest.raises(ShortRead, match=r"\d\d attempts to take it up again") as caught:
+        drained(Store(["drop", *["again"] * 99]))
+    assert "WDS_RETRY_SECONDS" not in str(caught.value)
+    assert 200 <= clock[0] - began < 200 + resumable_stream.LONGEST_SECONDS
+    with pytest.raises(ShortRead, match="2 attempts"):
+        drained(Store(["drop"] * 99, cut=3_000), attempts=2)
+
+
 def test_wishes():
     """Seconds, dates, and nonsense."""
     assert resumable_stream.parse_retry_after("7") == 7

@@ -294,7 +294,7 @@ class SftpUpload(AtomicUpload):
         folder, name = posixpath.split(self._path)
         self._beside = posixpath.join(folder, f".{name[:200]}.{random_seed():016x}.part")
         self._failures = sftp_client.failures()
-        self._patience, self._attempts = RetryBudget(attempts), attempts
+        self._patience, self._attempts = RetryBudget(attempts, url), attempts
         self._buffer = bytearray()
         self._pending: collections.deque[tuple[int, bytes, Future[None]]] = collections.deque()
         self._handle: SftpFile | None = None
@@ -368,7 +368,9 @@ class SftpUpload(AtomicUpload):
                 self._broken = failure
                 raise failure
             if self._patience.spent():
-                self._broken = SourceError(f"no answer after {self._attempts} attempts: {failure}", url=self.name)
+                patience = self._patience
+                reason = f"no answer after {patience.describe()}: {failure}{patience.hint()}"
+                self._broken = SourceError(reason, url=self.name)
                 raise self._broken
             sftp_client.submit(sftp_client.drop_session(self._login))
             self._patience.pause()
