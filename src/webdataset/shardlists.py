@@ -8,7 +8,8 @@ from webdataset.shards.expand import expand_source, expand_urls
 from webdataset.shards.lists import ResampledShardList, ResampledShards, ShardList, SimpleShardList, check_draws
 from webdataset.shards.lists import resampled_shards as resampled_
 from webdataset.shards.split import non_empty, single_node_only, split_by_node, split_by_sample, split_by_worker
-from webdataset.stages.argument_checks import CheckedMaker
+from webdataset.stages.base import pipelinefilter as pipelinefilter  # noqa: PLC0414  a published name
+from webdataset.stages.checks import CheckedMaker
 
 if TYPE_CHECKING:
     from webdataset.shards.directory import (

@@ -8,33 +8,14 @@ import math
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from webdataset.core.errors import UsageError
 from webdataset.core.seeds import CounterRng, Seed, read_seed
 from webdataset.core.upstream_utils import check_flags
-from webdataset.stages.base import FilterFunction, RestCurried
 
 ArgumentCheck = Callable[[object], None]
 """Takes the value of an argument; raises UsageError where it cannot mean anything."""
-
-
-class CheckedMaker(RestCurried):
-    """A maker of stages that checks their arguments.
-
-    Args:
-        f: takes an iterator first.
-        check: called with the other arguments; raises where they cannot mean anything.
-    """
-
-    def __init__(self, f: Callable[..., Iterable[Any]], check: Callable[..., None]) -> None:
-        super().__init__(f)
-        self.check = check
-
-    def __call__(self, /, *args: object, **kw: object) -> FilterFunction:
-        """Return the stage that calls the function with the source first and these arguments after it."""
-        self.check(*args, **kw)
-        return super().__call__(*args, **kw)
 
 
 def show_value(value: object) -> str:

@@ -1,13 +1,13 @@
-"""Checks of a pass: that it gives samples, and that shards are not read several times unintentionally."""
+"""Checks of a pass: that it gives samples, that shards are not read several times unintentionally; of arguments."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from webdataset.core.distributed import thread_context, worker_context
 from webdataset.core.errors import NoSamples
 from webdataset.core.json_types import JsonValue
 from webdataset.core.tracebacks import warn_user
 from webdataset.shards.split import single_node_only, split_by_worker
-from webdataset.stages.base import Fetch, Item, PassThroughStage, PassThroughState, Run
+from webdataset.stages.base import Fetch, FilterFunction, Item, PassThroughStage, PassThroughState, RestCurried, Run
 
 
 class SeenState(PassThroughState):
@@ -153,3 +153,21 @@ class SplitAssigned(PassThroughStage):
 
     def __repr__(self) -> str:
         return "split_assigned()"
+
+
+class CheckedMaker(RestCurried):
+    """A maker of stages that checks their arguments.
+
+    Args:
+        f: takes an iterator first.
+        check: called with the other arguments; raises where they cannot mean anything.
+    """
+
+    def __init__(self, f: Callable[..., Iterable[object]], check: Callable[..., None]) -> None:
+        super().__init__(f)
+        self.check = check
+
+    def __call__(self, /, *args: object, **kw: object) -> FilterFunction:
+        """Return the stage that calls the function with the source first and these arguments after it."""
+        self.check(*args, **kw)
+        return super().__call__(*args, **kw)
