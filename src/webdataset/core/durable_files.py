@@ -11,7 +11,6 @@ states that a power failure may leave.
 import contextlib
 import errno
 import os
-from pathlib import Path
 
 _NOT_FOR_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR}
 
@@ -66,7 +65,7 @@ def make_durable_folder(folder: str) -> None:
     while not os.path.isdir(above) and above != os.path.dirname(above):  # noqa: PTH112, PTH120
         above = os.path.dirname(above)  # noqa: PTH120
         missing.append(above)
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    os.makedirs(folder or ".", exist_ok=True)  # noqa: PTH103
     for each in missing:
         sync_folder(each)
 

@@ -61,8 +61,8 @@ sleep = time.sleep
 class RetryBudget:
     """Counts failures without progress; after ``attempts`` in a row no more attempt is made.
 
-    Where ``WDS_RETRY_SECONDS`` is set, attempts go on for so long after the first failure, but for readers that give up
-    early because they have another way.
+    Where ``WDS_RETRY_SECONDS`` is set, attempts continue for so long after the first failure, but for readers that give
+    up early because they have another way.
 
     Args:
         attempts: failures in a row.
