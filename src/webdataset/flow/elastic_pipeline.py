@@ -263,7 +263,7 @@ class ElasticMixin:
         if not present.chosen and (self._count is None or not self._count.began):
             warn_of_other_epoch(state, epoch, process_context(), stacklevel=stacklevel)
 
-    def resumes(self) -> bool:
+    def continues_state(self) -> bool:
         """Tell whether the next iteration continues after a state."""
         return self._present.state is not None and has_progress(self._present.state)
 

@@ -465,7 +465,7 @@ class Loader:
             return state
         return self._origin.advance_state(state, self._beginning, self._beginning.start + self._progress.until)
 
-    def resumes(self) -> bool:
+    def continues_state(self) -> bool:
         """Tell whether the next iteration continues after a state."""
         state = self._next_state()
         return state is not None and has_progress(state)

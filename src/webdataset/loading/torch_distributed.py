@@ -245,10 +245,11 @@ class EqualSteps:
         ask = self.state_dict if self._states else None
         # of a WebLoader, also torch's loader in it, which its dataset asks
         inner = self.loader.pipeline[:1] if isinstance(self.loader, DataPipeline) else ()
-        for loader in (self.loader, *inner):
+        # others have no state that could run ahead, and may be lists, which cannot be weakly referred to
+        for loader in (each for each in (self.loader, *inner) if hasattr(each, "state_dict")):
             if ask is None:
                 held_states.pop(loader, None)
-            elif hasattr(loader, "state_dict"):
+            else:
                 held_states[loader] = ask
 
     def _exchange_counts(self, count: int) -> list[int]:
@@ -303,8 +304,11 @@ def _has_loaded_state(loader: object) -> bool:
     # torchdata's StatefulDataLoader keeps a state that was loaded under this name
     if getattr(loader, "next_iter_state", None) is not None:
         return True
-    ask = getattr(loader, "resumes", None) or getattr(getattr(loader, "dataset", None), "resumes", None)
-    return ask is not None and bool(ask())
+    dataset = getattr(loader, "dataset", None)
+    for owner, name in ((loader, "continues_state"), (loader, "resumes"), (dataset, "continues_state")):
+        if (ask := getattr(owner, name, None)) is not None:
+            return bool(ask())
+    return False
 
 
 def _find_state(loader: object) -> dict[str, Json] | None:
