@@ -116,7 +116,7 @@ class ElasticMixin:
     streams: int = STREAMS
     _present: CurrentRun
     # whether workers of a DataLoader have begun a run, since an epoch was chosen or a state was loaded
-    _marks: EpochCounter
+    _worker_epochs: EpochCounter
     _begin: Callable[[], Run]  # seed and epoch of the next run
     _entries: Callable[[Run], list[Any]]
     _stream_limits: Callable[[int, WorkerContext | None], Bounds]
@@ -137,7 +137,7 @@ class ElasticMixin:
         if type(streams) is not int or streams < 1:
             raise UsageError(f"streams={streams!r}: a dataset has at least one stream")
         self.streams = streams
-        self._present, self._marks = CurrentRun(), EpochCounter()
+        self._present, self._worker_epochs = CurrentRun(), EpochCounter()
 
     # -- runs
 
@@ -195,7 +195,7 @@ class ElasticMixin:
     def _record_epoch(self, epoch: int, *, further: bool = False) -> None:
         """Take note of the number of the next epoch."""
         self.epoch = epoch
-        self._marks.record_epoch(epoch, further=False)
+        self._worker_epochs.record_epoch(epoch, further=False)
         if self._count is not None:
             self._count.record_epoch(epoch, further=further)
 
@@ -252,8 +252,8 @@ class ElasticMixin:
         reader = None if present.reader is None else present.reader()
         if reader is None or is_epoch_over(reader.state_dict(), process_context()):
             present.reader = None
-        if self._marks.began:
-            self._marks = EpochCounter()
+        if self._worker_epochs.began:
+            self._worker_epochs = EpochCounter()
         if present.state is None:
             return
         if present.state["epoch"] == epoch:
@@ -297,7 +297,7 @@ class ElasticMixin:
             return present.run.state_dict()
         if present.state is not None:
             return dict(present.state)
-        if self._marks.began:
+        if self._worker_epochs.began:
             raise FlowError(
                 "the workers of a torch DataLoader read this dataset, and how much of that was received is not known "
                 "here: a state of this dataset would lose or repeat samples. Make the loader a wds.WebLoader (or "
@@ -344,7 +344,7 @@ class ElasticMixin:
         self._make_plan(here, given)
         self._present = CurrentRun(given, chosen=chosen)
         self.epoch = given["epoch"] + (not chosen and is_epoch_over(given, process_context()))
-        self._count, self._marks = EpochCounter(first=self.epoch, resumed=True), EpochCounter()
+        self._count, self._worker_epochs = EpochCounter(first=self.epoch, resumed=True), EpochCounter()
         if self.seed is None:
             self._lent = given["seed"], given["seed"]
 

@@ -146,7 +146,7 @@ class ShardOutput:
         self.finish_forgotten()
 
     def finish_forgotten(self) -> None:
-        """Complete a shard that nobody closed, as programs without ``with`` or ``close()`` expect, and warn."""
+        """Complete a shard that was never closed, as programs without ``with`` or ``close()`` expect, and warn."""
         if self._state != "open" or os.getpid() != self._process:
             return
         # an object that goes away cannot raise
@@ -185,7 +185,7 @@ def _finish_open_outputs() -> None:
 
     Later, when its globals go away, nothing can be said any more.
     """
-    # set by the interpreter for an error that nobody caught
+    # set by the interpreter for an uncaught error
     failed = getattr(sys, "last_value", None) is not None
     for output in list(_open_outputs):
         if failed:

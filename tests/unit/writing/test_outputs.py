@@ -281,7 +281,7 @@ def test_owned_streams_are_closed_or_aborted():
 
 
 def test_forgotten_pipes_are_closed(tmp_path):
-    """The command of a writer that nobody closed sees the end of its input, as in the published versions."""
+    """The command of a writer that was never closed sees the end of its input, as in the published versions."""
     writer = TarWriter(f"pipe:cat > '{tmp_path}/a.tar' && touch '{tmp_path}/done'", encoder=False)
     writer.write(SAMPLE)
     with pytest.warns(ResourceWarning, match="completed with its 1 samples"):
