@@ -474,7 +474,7 @@ def _run_to_its_end(tmp_path, end):
 
 @pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "del job"])
 def test_a_program_that_ends_without_closing(tmp_path, end):
-    """Its shards are complete, though its writer is a global that its own ``__del__`` closes, or that is never closed."""
+    """Its shards are complete, though its writer is a global that its own ``__del__`` closes, or is never closed."""
     done = _run_to_its_end(tmp_path, end)
     assert done.returncode == (3 if "3" in end else 0), done.stderr
     assert done.stderr.count("was never closed: it was completed with its 1 samples") == ("del" not in end)
