@@ -123,6 +123,30 @@ def test_streams_give_equally_many(urls, how, ranks):
 
 
 @pytest.mark.parametrize("how", ["drop", "pad"])
+def test_global_batches_are_the_same_on_any_number_of_ranks(urls, how):
+    """No stream runs out before the others, so that each global batch holds the same samples to the end."""
+
+    def global_batches(ranks, workers):
+        shares = []
+        for rank in range(ranks):
+            items = []
+            for worker in range(workers):
+                made = wds.WebDataset(urls, shardshuffle=10, seed=3).shuffle(24).elastic(12).equal_epochs(how)
+                items += made.elastic_run(WorkerContext(rank, ranks, worker, workers)).positions()
+            shares.append([sample["__key__"] for _, sample in sorted(items, key=lambda item: item[0])])
+        size = 12 // ranks
+        return [
+            sorted(key for share in shares for key in share[begin : begin + size])
+            for begin in range(0, len(shares[0]), size)
+        ]
+
+    whole = global_batches(1, 1)
+    assert len(whole) == (7 if how == "drop" else 8)
+    for ranks, workers in [(1, 4), (2, 1), (3, 2), (4, 3), (6, 1)]:
+        assert global_batches(ranks, workers) == whole, (ranks, workers)
+
+
+@pytest.mark.parametrize("how", ["drop", "pad"])
 def test_an_equal_epoch_is_resumed_on_other_ranks(urls, how):
     """A state that three ranks saved goes on on two, to the same items."""
     made = wds.WebDataset(urls, shardshuffle=10, seed=3).shuffle(24).elastic(6).equal_epochs(how)
