@@ -34,7 +34,7 @@ def descriptors():
 
 def new_descriptors(before):
     """What is open now and was not before; pools may have closed idle connections, and opened as many others."""
-    # a budget of requests is kept for each service, at most 64 of them (tests/unit/storage/test_request_budget.py)
+    # a budget of requests is kept for each service, at most 64 of them (tests/unit/storage/test_rate_limit.py)
     kept = [[name for name in names if "/webdataset/rate-" not in name] for names in (descriptors(), before)]
     count = [Counter(name.partition(":[")[0] for name in names) for names in kept]
     return sorted((count[0] - count[1]).elements())

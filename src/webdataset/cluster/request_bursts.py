@@ -1,7 +1,7 @@
 """What happens when all hosts of a job send requests at once to a store that answers only so many a second.
 
 Theory. Only time and the store are modelled. The hosts are the library's own: each has a
-:class:`~webdataset.storage.request_rate.RequestRate`, which is halved by refusals and grows again, and each request a
+:class:`~webdataset.storage.rate_limit.RequestRate`, which is halved by refusals and grows again, and each request a
 :class:`~webdataset.storage.resumable_stream.RetryBudget`, which gives up after eight failures. The store is a token
 bucket: it answers ``limit`` requests a second, one second's worth at once, and refuses the others (429, 503). Hosts of
 a job are alike, so that a sample of them stands for all, at the same share of the limit.
@@ -11,7 +11,7 @@ import heapq
 import itertools
 from typing import Final, NamedTuple
 
-from webdataset.storage.request_rate import RequestRate
+from webdataset.storage.rate_limit import RequestRate
 from webdataset.storage.resumable_stream import RetryBudget
 
 MOST_HOSTS: Final = 64

@@ -12,7 +12,7 @@
 * ``uploads``: uploads to object stores: atomic, single-put, multipart
 * ``http_client``: connections, and requests that are sent again under the retry policy; ``http_headers``: responses
   whose headers are complete
-* ``request_budget``: one budget of requests for each service, shared by processes; ``request_rate``: its arithmetic
+* ``rate_limit``: one budget of requests for each service, shared by processes
 * ``http_object``: the read path of the backends that speak HTTP
 * ``tls``: TLS contexts that a fork does not break
 * ``s3_profile``: the values: profiles, routes, secrets

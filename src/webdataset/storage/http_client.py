@@ -21,7 +21,7 @@ from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageErro
 from webdataset.core.fork_safety import PerProcessCache, fork_lock
 from webdataset.core.redaction import redact
 from webdataset.storage.object_store import ObjectBody, RetryableError, object_changed_error
-from webdataset.storage.request_budget import REFUSALS, note_refusal, take_turn
+from webdataset.storage.rate_limit import REFUSALS, note_refusal, take_turn
 from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget, parse_retry_after
 
 if TYPE_CHECKING:

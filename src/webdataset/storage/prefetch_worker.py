@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from webdataset.core import settings
 from webdataset.core.fork_safety import ForkSafeRLock
-from webdataset.storage.request_budget import stop_waiting_at
+from webdataset.storage.rate_limit import stop_waiting_at
 
 if TYPE_CHECKING:
     from webdataset.storage.streams import Stream

@@ -32,7 +32,7 @@ from webdataset.storage.http_client import BUSY, CHANGED, LogMask, retry
 from webdataset.storage.http_headers import require_complete_headers
 from webdataset.storage.object_store import RetryableError, object_changed_error
 from webdataset.storage.profile_selection import profile_for
-from webdataset.storage.request_budget import REFUSALS, note_refusal, take_turn
+from webdataset.storage.rate_limit import REFUSALS, note_refusal, take_turn
 from webdataset.storage.resumable_stream import parse_retry_after
 from webdataset.storage.s3_profile import Profile
 from webdataset.storage.tls import plain_context

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webdataset.storage.request_rate import (
+from webdataset.storage.rate_limit import (
     FIRST_LEAST_RATE,
     GROWTH_SECONDS,
     LEAST_RATE,

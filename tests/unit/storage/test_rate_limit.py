@@ -14,10 +14,10 @@ import pytest
 
 from support.bucket_server import BucketServer
 from webdataset.core.errors import SourceError
-from webdataset.storage import request_budget
+from webdataset.storage import rate_limit
 from webdataset.storage.open_url import open_url
 from webdataset.storage.prefetch_worker import PrefetchBudget, PrefetchTask
-from webdataset.storage.request_budget import RequestBudget, note_refusal, take_turn
+from webdataset.storage.rate_limit import RequestBudget, note_refusal, take_turn
 
 ADDRESS = "http://service.test/path"
 
@@ -27,7 +27,7 @@ def runtime(tmp_path, monkeypatch):
     """Begin without budgets, in a folder of one's own."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("WDS_REQUESTS_PER_SECOND", raising=False)
-    monkeypatch.setattr(request_budget, "_budgets", {})
+    monkeypatch.setattr(rate_limit, "_budgets", {})
     return tmp_path / "webdataset"
 
 
@@ -48,8 +48,8 @@ class Clock:
 def clock(monkeypatch):
     """No real time passes."""
     clock = Clock()
-    monkeypatch.setattr(request_budget, "clock", lambda: clock.now)
-    monkeypatch.setattr(request_budget, "sleep", clock.sleep)
+    monkeypatch.setattr(rate_limit, "clock", lambda: clock.now)
+    monkeypatch.setattr(rate_limit, "sleep", clock.sleep)
     return clock
 
 
@@ -93,7 +93,7 @@ def test_a_refusal_slows_down_other_processes(clock):
 def test_another_program_knows_too(clock, runtime):
     """Programs that share nothing but the user find the budget by its file; it names no service."""
     code = (
-        "from webdataset.storage.request_budget import *\n"
+        "from webdataset.storage.rate_limit import *\n"
         "note_refusal(take_turn('http://user:canary@SERVICE.test/other?x=1'), 60)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -125,7 +125,7 @@ def test_waiters_queue_anew_after_a_refusal(clock, monkeypatch):
             note_refusal(turns[-1], 20)
         slept.append(seconds)
 
-    monkeypatch.setattr(request_budget, "sleep", sleep)
+    monkeypatch.setattr(rate_limit, "sleep", sleep)
     before = clock.now
     take_turn(ADDRESS)
     assert clock.now - before >= 20
@@ -165,7 +165,7 @@ def test_threads_share_a_budget(monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    (budget,) = request_budget._budgets.values()
+    (budget,) = rate_limit._budgets.values()
     state = budget._load()
     assert state.window_count + state.counted > 0
 
@@ -173,7 +173,7 @@ def test_threads_share_a_budget(monkeypatch):
 def test_a_fork_while_a_thread_holds_the_lock():
     """The lock is free in the child."""
     take_turn(ADDRESS)
-    (budget,) = request_budget._budgets.values()
+    (budget,) = rate_limit._budgets.values()
     entered, leave = threading.Event(), threading.Event()
 
     def hold():
@@ -213,7 +213,7 @@ def test_damaged_files_begin_anew(clock, runtime, damage):
     note_refusal(take_turn(ADDRESS), 100)
     (file,) = runtime.iterdir()
     file.write_bytes(damage)
-    request_budget._budgets.clear()
+    rate_limit._budgets.clear()
     for _ in range(3):
         take_turn(ADDRESS)
     assert clock.slept < 1
@@ -246,7 +246,7 @@ def test_foreign_files_are_refused(clock, runtime, what, tmp_path, caplog):
         Path(tmp_path / "theirs").write_bytes(file.read_bytes())
         file.unlink()
         file.symlink_to(tmp_path / "theirs")
-    request_budget._budgets.clear()
+    rate_limit._budgets.clear()
     take_turn(ADDRESS)
     assert clock.slept == 0
     assert "in this process alone" in caplog.text
@@ -255,14 +255,14 @@ def test_foreign_files_are_refused(clock, runtime, what, tmp_path, caplog):
 def test_s3_services_are_asked_within_the_budget(monkeypatch):
     """Requests of botocore wait for their turn, and what it is answered slows all down."""
     pytest.importorskip("botocore")
-    monkeypatch.setattr(request_budget, "sleep", lambda _: None)
+    monkeypatch.setattr(rate_limit, "sleep", lambda _: None)
     with BucketServer(rate=4) as server:
         options = {"anonymous": True, "endpoint_url": server.root}
         # the first is served by the one token of the service; the next is refused at first
         for number in range(2):
             with open_url(f"s3://bucket/{number}", storage_options=options) as stream:
                 assert len(stream.read()) == 100
-    (budget,) = request_budget._budgets.values()
+    (budget,) = rate_limit._budgets.values()
     assert server.refused >= 1
     assert budget._load().generation >= 1
 
@@ -278,7 +278,7 @@ def test_a_thread_that_reads_ahead_is_woken_from_its_wait(monkeypatch, scheme):
         options = {} if scheme == "http" else {"anonymous": True, "endpoint_url": server.root}
         take_turn(server.root)
         waits, real = threading.Event(), time.sleep
-        monkeypatch.setattr(request_budget, "sleep", lambda seconds: (waits.set(), real(seconds)))
+        monkeypatch.setattr(rate_limit, "sleep", lambda seconds: (waits.set(), real(seconds)))
         budget = PrefetchBudget()
         task = PrefetchTask(lambda: open_url(url, storage_options=options), 100, budget.take(100))
         assert waits.wait(60)
@@ -301,7 +301,7 @@ def test_an_interrupt_ends_a_wait(monkeypatch):
         assert 0 < seconds <= 0.1
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(request_budget, "sleep", interrupt)
+    monkeypatch.setattr(rate_limit, "sleep", interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
             take_turn(ADDRESS)
