@@ -11,7 +11,7 @@ from support.range_server import RangeServer
 from webdataset.core.distributed import WorkerContext
 from webdataset.core.errors import WebDatasetError
 from webdataset.samples.shard_extents import ExtentReader
-from webdataset.storage import extents, resumable_stream
+from webdataset.storage import extents, retries
 from webdataset.storage.prefetch_worker import prefetch_budget
 
 SHARDS, SAMPLES = 3, 48
@@ -22,7 +22,7 @@ def near(monkeypatch):
     """Small gaps are left out, pauses are short, and nothing is left behind."""
     monkeypatch.setattr(extents, "REMOTE_GAP_BYTES", 1)
     monkeypatch.setattr(extents, "BYTES_PER_SECOND", 0)
-    monkeypatch.setattr(resumable_stream, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.001)
     yield
     gc.collect()
     for thread in threading.enumerate():

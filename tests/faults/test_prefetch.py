@@ -15,7 +15,7 @@ import webdataset as wds
 from support.proxy import FaultyProxy, seeded
 from webdataset.core.errors import WebDatasetError
 from webdataset.core.seeds import make_rng
-from webdataset.storage import parallel_ranges, prefetch_worker, resumable_stream
+from webdataset.storage import parallel_ranges, prefetch_worker, retries
 from webdataset.storage.prefetch_worker import prefetch_budget
 from webdataset.testing.archives import archive, member
 from webdataset.testing.sources import RangeServer
@@ -40,7 +40,7 @@ def hungry(monkeypatch):
     monkeypatch.setattr(prefetch_worker, "WINDOW_BYTES", 1)
     monkeypatch.setattr(prefetch_worker, "FAR_SECONDS", -1.0)
     monkeypatch.setattr(prefetch_worker, "FAST_BYTES_PER_SECOND", float("inf"))
-    monkeypatch.setattr(resumable_stream, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.001)
     monkeypatch.setattr(parallel_ranges, "_refusal_times", {})
     yield
     gc.collect()

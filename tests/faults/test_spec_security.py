@@ -224,7 +224,7 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
 def test_redirects(target, tmp_path, monkeypatch):
     """A server that sends specifications or shards on to something local is not followed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("webdataset.storage.resumable_stream.FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("webdataset.storage.retries.FIRST_SECONDS", 0.0)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
     server.target = target
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

@@ -16,7 +16,7 @@ import pytest
 from support import azure_server, gcs_server, s3_server
 from support.proxy import FaultyProxy
 from webdataset.core.errors import NotFound
-from webdataset.storage import resumable_stream
+from webdataset.storage import retries
 from webdataset.storage.backends import s3_client as s3_clients
 
 
@@ -100,13 +100,13 @@ def environment(service, monkeypatch, tmp_path):
 @pytest.fixture
 def waits(monkeypatch):
     """Waiting is noted, and a hundred times shorter."""
-    noted, sleep = [], resumable_stream.sleep
+    noted, sleep = [], retries.sleep
 
     def note(seconds):
         noted.append(seconds)
         sleep(seconds / 100)
 
-    monkeypatch.setattr(resumable_stream, "sleep", note)
+    monkeypatch.setattr(retries, "sleep", note)
     return noted
 
 

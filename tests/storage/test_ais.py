@@ -18,7 +18,7 @@ from support.after_forks import NUMBERED, closed_by_child, read_by_children
 from support.ais_server import ais_server
 from support.readings import drained
 from webdataset.core.errors import ConfigError, NoRandomAccess, NotFound, ShortRead, SourceError, UsageError
-from webdataset.storage import resumable_stream
+from webdataset.storage import retries
 from webdataset.storage.backends import aistore_client as clusters
 from webdataset.storage.listing import list_urls
 from webdataset.storage.open_url import find_opener, resolve_url
@@ -33,7 +33,7 @@ def cluster(monkeypatch):
     """A cluster that asks for a token, at every hop, and the environment of somebody who uses it."""
     for name in [name for name in os.environ if name.startswith("AIS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(resumable_stream, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(retries, "sleep", lambda _seconds: None)
     with ais_server(token=TOKEN, page=3) as running:
         monkeypatch.setenv("AIS_ENDPOINT", running.endpoints[0])
         monkeypatch.setenv("AIS_AUTHN_TOKEN", TOKEN)
@@ -254,7 +254,7 @@ def test_without_an_endpoint(monkeypatch):
 
 def test_several_gateways(monkeypatch):
     """Each attempt begins at a gateway, after a failure at the next one: reads, lists and uploads go on."""
-    monkeypatch.setattr(resumable_stream, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(retries, "sleep", lambda _seconds: None)
     with ais_server(gateways=3) as cluster:
         cluster.put("bucket", "x", b"x")
         monkeypatch.setenv("AIS_ENDPOINT", " , ".join(cluster.endpoints))
@@ -391,7 +391,7 @@ def certificate(tmp_path_factory):
 
 def test_over_tls(certificate, monkeypatch, recwarn):
     """AIS_CLIENT_CA is trusted, others are not; AIS_SKIP_VERIFY_CRT trusts everybody; reads and uploads alike."""
-    monkeypatch.setattr(resumable_stream, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(retries, "sleep", lambda _seconds: None)
     with ais_server(certificate=f"{certificate}/both") as cluster:
         cluster.put("bucket", "x", b"x")
         monkeypatch.setenv("AIS_ENDPOINT", cluster.endpoints[0])

@@ -10,7 +10,7 @@ import webdataset as wds
 from support.ais_server import ais_server
 from support.proxy import KINDS, Fault, planned, seeded
 from webdataset.core.errors import NotFound, ShardChanged, ShortRead, SourceError
-from webdataset.storage import http_client, resumable_stream
+from webdataset.storage import http_client, retries
 from webdataset.storage.random_access import open_ranges
 
 SIZE = 400_000  # six times what counts as progress
@@ -123,9 +123,7 @@ def test_a_token_that_is_renewed_while_reading(cluster, proxied, monkeypatch, tm
         cluster.token = "new"
 
     sleeps = []
-    monkeypatch.setattr(
-        resumable_stream, "sleep", lambda _: sleeps.append(1) or (len(sleeps) == 3 and token.write_text("new"))
-    )
+    monkeypatch.setattr(retries, "sleep", lambda _: sleeps.append(1) or (len(sleeps) == 3 and token.write_text("new")))
     proxied(planned([Fault("swapped", 150_000)]), swap=renew)
     assert drained() == BODY
     assert len(sleeps) == 3

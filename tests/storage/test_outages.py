@@ -15,7 +15,7 @@ import pytest
 import webdataset as wds
 from support.command import SRC
 from webdataset.core.errors import SourceError
-from webdataset.storage import resumable_stream
+from webdataset.storage import retries
 
 SERVER = """
 import sys
@@ -76,7 +76,7 @@ def store(tmp_path, monkeypatch):
     with wds.ShardWriter(str(tmp_path / "%d.tar"), maxcount=SAMPLES, encoder=False, verbose=0) as sink:
         for number in range(SHARDS * SAMPLES):
             sink.write({"__key__": f"{number:04d}", "bin": number.to_bytes(4, "big") * 10_000})
-    monkeypatch.setattr(resumable_stream, "FIRST_SECONDS", 0.004)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.004)
     monkeypatch.setenv("WDS_PREFETCH_BYTES", "0")
     server = Store(tmp_path)
     server.start()

@@ -113,7 +113,7 @@ def test_keys_that_are_replaced_while_a_shard_is_read_are_looked_up_again(proxie
 @pytest.mark.usefixtures("object_")
 def test_a_service_that_refuses_connections_is_asked_again(environment, service, monkeypatch):
     """A gateway of S3 that is started anew, just when a shard is opened: nobody listens for a while."""
-    from webdataset.storage import resumable_stream
+    from webdataset.storage import retries
     from webdataset.storage.backends import s3_client
 
     with socket.socket() as placeholder:
@@ -144,7 +144,7 @@ def test_a_service_that_refuses_connections_is_asked_again(environment, service,
 
     environment.setenv("AWS_ENDPOINT_URL_S3", "http://%s:%d" % address)
     s3_client._clients.clear()
-    monkeypatch.setattr(resumable_stream, "sleep", wait)
+    monkeypatch.setattr(retries, "sleep", wait)
     try:
         with wds.gopen(URL) as stream:
             assert stream.read(-1) == BODY

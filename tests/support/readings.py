@@ -14,7 +14,7 @@ import webdataset as wds
 from support.schemes import Target
 from webdataset.core.seeds import make_rng
 from webdataset.index.indexed_shard import IndexedShard
-from webdataset.storage import parallel_ranges, prefetch_worker, resumable_stream
+from webdataset.storage import parallel_ranges, prefetch_worker, retries
 from webdataset.storage.random_access import open_ranges
 from webdataset.testing.archives import archive, member
 
@@ -88,13 +88,13 @@ def impatient(patch: Setting, read_seconds: float, *, share: float = 0.01) -> li
     for module in (http_client, http_objects, s3_client, sftp_client):
         patch(module, "READ_SECONDS", read_seconds)
         patch(module, "CONNECT_SECONDS", max(3.0, read_seconds))
-    noted, sleep = [], resumable_stream.sleep
+    noted, sleep = [], retries.sleep
 
     def note(seconds: float) -> None:
         noted.append(seconds)
         sleep(seconds * share)
 
-    patch(resumable_stream, "sleep", note)
+    patch(retries, "sleep", note)
     return noted
 
 

@@ -24,9 +24,10 @@ from webdataset.caching.names import EntryPaths, canonical_url, pipe_cleaner, sh
 from webdataset.core import settings
 from webdataset.core.errors import UsageError, WebDatasetError
 from webdataset.core.redaction import redact
-from webdataset.storage.object_store import ObjectVersion, RemoteObject, RetryableError
+from webdataset.storage.object_store import ObjectVersion, RemoteObject
 from webdataset.storage.open_url import ResolvedUrl
 from webdataset.storage.resumable_stream import ResumableStream
+from webdataset.storage.retries import RetryableError
 from webdataset.storage.streams import Stream, stream_identity, stream_length
 
 _BOOT = "/proc/sys/kernel/random/boot_id"

@@ -2,7 +2,7 @@
 
 Theory. Only time and the store are modelled. The hosts are the library's own: each has a
 :class:`~webdataset.storage.rate_limit.RequestRate`, which is halved by refusals and grows again, and each request a
-:class:`~webdataset.storage.resumable_stream.RetryBudget`, which gives up after eight failures. The store is a token
+:class:`~webdataset.storage.retries.RetryBudget`, which gives up after eight failures. The store is a token
 bucket: it answers ``limit`` requests a second, one second's worth at once, and refuses the others (429, 503). Hosts of
 a job are alike, so that a sample of them stands for all, at the same share of the limit.
 """
@@ -12,7 +12,7 @@ import itertools
 from typing import Final, NamedTuple
 
 from webdataset.storage.rate_limit import RequestRate
-from webdataset.storage.resumable_stream import RetryBudget
+from webdataset.storage.retries import RetryBudget
 
 MOST_HOSTS: Final = 64
 MOST_REQUESTS: Final = 60_000

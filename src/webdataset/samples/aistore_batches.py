@@ -13,8 +13,8 @@ from webdataset.core.redaction import redact
 from webdataset.samples.grouping import Keys, Sample
 from webdataset.storage import http_client
 from webdataset.storage.backends.aistore import MISSING, AistoreBatch, BatchEntry
-from webdataset.storage.object_store import LosslessBody, RetryableError
-from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget
+from webdataset.storage.object_store import LosslessBody
+from webdataset.storage.retries import ATTEMPTS, RetryableError, RetryBudget
 from webdataset.tar.scanner import TarScanner
 
 _PIECE = 1 << 18

@@ -2,15 +2,16 @@
 
 * ``open_url``: url to opener and backend, once; the table ``gopen_schemes``; rewriting
 * ``streams``: what a stream is; its length and identity; local files
-* ``object_store``: the protocol of a backend; versions, checksums, errors that may be retried
-* ``resumable_stream``: one object front to back, with retries; the retry policy
+* ``object_store``: the protocol of a backend; versions, checksums
+* ``resumable_stream``: one object front to back, resumed where it breaks off
+* ``retries``: which failures are retried, how often, after which pauses
 * ``parallel_ranges``: one object over several connections
 * ``random_access``: positioned reads of files and objects; ``extents``: some ranges of one, read ahead
 * ``listing``: folders and wildcards
 * ``prefetch``: lookahead over a list of shards; streams that were read in part before their turn
 * ``prefetch_worker``: the reading thread, its budget, the read rate
 * ``uploads``: uploads to object stores: atomic, single-put, multipart
-* ``http_client``: connections, and requests that are sent again under the retry policy; ``http_headers``: responses
+* ``http_client``: connections, statuses as errors, lists in pages; ``http_headers``: responses
   whose headers are complete
 * ``rate_limit``: one budget of requests for each service, shared by processes
 * ``http_object``: the read path of the backends that speak HTTP

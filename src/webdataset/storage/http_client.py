@@ -14,15 +14,15 @@ import re
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
 from webdataset.core.fork_safety import PerProcessCache, fork_lock
 from webdataset.core.redaction import redact
-from webdataset.storage.object_store import ObjectBody, RetryableError, object_changed_error
+from webdataset.storage.object_store import ObjectBody, object_changed_error
 from webdataset.storage.rate_limit import REFUSALS, note_refusal, take_turn
-from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget, parse_retry_after
+from webdataset.storage.retries import BUSY, RetryableError, parse_retry_after
 
 if TYPE_CHECKING:
     import ssl
@@ -319,16 +319,12 @@ def _proxy_url(url: str) -> str:
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
-BUSY = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
-"""Statuses that a retry may change."""
 ABSENT = frozenset((404, 410))
 CHANGED = frozenset((412, 416))
 PROXY_HINT = (
     "a proxy wants credentials: check the user and password in HTTP_PROXY or HTTPS_PROXY, or except the host by "
     "NO_PROXY"
 )
-
-T = TypeVar("T")
 
 
 def send_once(
@@ -437,31 +433,6 @@ def translate_status(
     if expired:
         return RetryableError(redact(reason), expired=True)
     return (NotFound if status in ABSENT else SourceError)(reason, url=url)
-
-
-def retry(ask: Callable[[], T], url: str, refresh: Callable[[], object], attempts: int | None = None) -> T:
-    """Retry a request until it has a response.
-
-    Args:
-        ask: sends it once.
-        url: the url of the user.
-        refresh: discards credentials that have expired.
-        attempts: failures after which to give up.
-
-    Raises:
-        SourceError: the service refuses, or does not answer.
-    """
-    budget = RetryBudget(attempts or ATTEMPTS, url)
-    while True:
-        try:
-            return ask()
-        except RetryableError as again:
-            failure = again
-        if budget.spent():
-            raise SourceError(f"no answer after {budget.describe()}: {failure}{budget.hint()}", url=url)
-        budget.pause(failure.wait_seconds)
-        if failure.expired:
-            refresh()
 
 
 def list_pages(page: Callable[[str | None], tuple[Iterable[str], str | None]], url: str) -> Iterator[str]:

@@ -18,15 +18,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 from webdataset.core.errors import SourceError
 from webdataset.storage import http_client
-from webdataset.storage.http_client import HttpResponse, describe_error, retry, send_once
-from webdataset.storage.object_store import (
-    Checksums,
-    ObjectBody,
-    ObjectResponse,
-    ObjectVersion,
-    RetryableError,
-    find_digest,
-)
+from webdataset.storage.http_client import HttpResponse, describe_error, send_once
+from webdataset.storage.object_store import Checksums, ObjectBody, ObjectResponse, ObjectVersion, find_digest
+from webdataset.storage.retries import RetryableError, retry
 
 if TYPE_CHECKING:
     import http.client

@@ -209,21 +209,6 @@ class LosslessBody:
         return bytes(room[:got])
 
 
-class RetryableError(Exception):
-    """No answer this time, and asking again may help. Never leaves this folder.
-
-    Args:
-        reason: what happened, without secrets.
-        wait_seconds: how long the server wants to be left alone, or None.
-        expired: the credentials are said to be too old.
-    """
-
-    def __init__(self, reason: str, *, wait_seconds: float | None = None, expired: bool = False) -> None:
-        super().__init__(reason)
-        self.wait_seconds = wait_seconds
-        self.expired = expired
-
-
 class RemoteObject(Protocol):
     """One object of a store.
 

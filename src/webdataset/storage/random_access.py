@@ -23,11 +23,10 @@ from webdataset.storage.object_store import (
     ObjectResponse,
     ObjectVersion,
     RemoteObject,
-    RetryableError,
     object_changed_error,
 )
 from webdataset.storage.open_url import resolve_url
-from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget
+from webdataset.storage.retries import ATTEMPTS, RetryableError, RetryBudget
 from webdataset.storage.streams import file_identity
 
 if TYPE_CHECKING:

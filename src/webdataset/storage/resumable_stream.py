@@ -9,14 +9,10 @@ A slow consumer costs nothing: time that passes between two reads is no failure.
 connection gets further ones (:mod:`webdataset.storage.parallel_ranges`). A stream that is used after a fork requests
 a connection of its own, so that two processes never read from one socket.
 
-Retries: :class:`RetryBudget` counts failures *without progress*: a shard may be read for days over a line that drops
-every minute, but a server that gives nothing is given up soon. The first retry comes within 0.2 s, later ones double
-up to a bound, spread so that many ranks do not return together; ``Retry-After`` of the server is honoured.
+Retries follow :mod:`webdataset.storage.retries`.
 """
 
 import contextlib
-import datetime as dt
-import email.utils
 import io
 import os
 import threading
@@ -24,139 +20,24 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from webdataset.core import settings
 from webdataset.core.errors import ShortRead, SourceError
-from webdataset.core.logs import log
 from webdataset.core.redaction import redact
-from webdataset.core.seeds import random_seed
 from webdataset.storage import parallel_ranges
 from webdataset.storage.object_store import (
     LosslessBody,
     ObjectResponse,
     ObjectVersion,
     RemoteObject,
-    RetryableError,
     object_changed_error,
     update_crc32,
 )
 from webdataset.storage.parallel_ranges import PART_ATTEMPTS, ParallelRanges
+from webdataset.storage.retries import ATTEMPTS, RetryableError, RetryBudget
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from webdataset.storage.object_store import ObjectBody
-
-ATTEMPTS = 8
-FIRST_SECONDS = 0.1
-LONGEST_SECONDS = 20.0
-LONGEST_WISH_SECONDS = 120.0
-# who gives up after fewer has another way
-_PATIENT_ATTEMPTS = 7
-PROGRESS_BYTES = 4_000
-"""Bytes that make up for all failures before: a line that drops after each 4 kB is read to its end."""
-
-sleep = time.sleep
-
-
-class RetryBudget:
-    """Counts failures without progress; after ``attempts`` in a row no more attempt is made.
-
-    Where ``WDS_RETRY_SECONDS`` is set, attempts continue for so long after the first failure, but for readers that give
-    up early because they have another way.
-
-    Args:
-        attempts: failures in a row.
-        url: what is asked for, which the log names.
-    """
-
-    def __init__(self, attempts: int = ATTEMPTS, url: str = "") -> None:
-        self._attempts = attempts
-        self._url = url
-        self._failures = 0
-        self._mark = 0
-        self._began = 0.0
-
-    def progress(self, received: int) -> None:
-        """Forget earlier failures if enough of the ``received`` bytes came since the first of them."""
-        if received - self._mark >= PROGRESS_BYTES:
-            self._failures = 0
-            self._mark = received
-
-    def spent(self) -> bool:
-        """Count a failure, and tell whether it was the last one allowed."""
-        self._failures += 1
-        if self._failures == 1:
-            self._began = time.monotonic()
-        if self._failures < self._attempts:
-            return False
-        seconds = settings.RETRY_SECONDS.get() if self._attempts >= _PATIENT_ATTEMPTS else 0.0
-        if time.monotonic() - self._began >= seconds:
-            return True
-        if self._failures == self._attempts:
-            log.warning(
-                "%s: no answer after %d attempts; it is asked again for up to %g seconds (WDS_RETRY_SECONDS)",
-                redact(self._url),
-                self._failures,
-                seconds,
-            )
-        return False
-
-    def describe(self) -> str:
-        """Return how many attempts have failed, for an error."""
-        return f"{self._failures} attempts"
-
-    def hint(self) -> str:
-        """Return what to do where a store is away for longer, for the end of an error."""
-        if self._attempts < _PATIENT_ATTEMPTS or settings.RETRY_SECONDS.get():
-            return ""
-        return "; WDS_RETRY_SECONDS=600 keeps asking for ten minutes"
-
-    def pause(self, wish_seconds: float | None = None, wait: Callable[[float], object] | None = None) -> None:
-        """Wait before the next attempt.
-
-        Args:
-            wish_seconds: what the server asked for.
-            wait: waits so many seconds, or less where it is interrupted.
-        """
-        (wait or sleep)(pause_seconds(max(0, self._failures - 1), wish_seconds))
-
-
-def pause_seconds(failures: int, wish_seconds: float | None = None) -> float:
-    """Return the seconds to wait after ``failures`` in a row; of the server's wish at most two minutes are granted."""
-    spread = 0.5 + random_seed() / 2**64
-    pause = min(FIRST_SECONDS * 2.0 ** min(failures, 30) * spread, LONGEST_SECONDS)
-    return pause if wish_seconds is None else max(pause, min(wish_seconds * (1 + spread / 10), LONGEST_WISH_SECONDS))
-
-
-def parse_retry_after(header: str | None, now: str | None = None) -> float | None:
-    """Return the seconds that a ``Retry-After`` header asks for: a number, or a date (RFC 9110, 10.2.3).
-
-    Args:
-        header: the header's text, or None.
-        now: ``Date`` of the same response: clocks differ, and a date is one of the server's clock.
-    """
-    text = (header or "").strip()
-    if not text:
-        return None
-    if text.isascii() and text.isdigit():
-        return float(text)
-    until = _parse_http_date(text)
-    if until is None:
-        return None
-    answered = _parse_http_date(now or "")
-    return max(0.0, until - (time.time() if answered is None else answered))
-
-
-def _parse_http_date(date: str) -> float | None:
-    """Return the seconds since 1970 that a date of a header stands for; None where it is none."""
-    try:
-        moment = email.utils.parsedate_to_datetime(date)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    # "-0000", or no zone at all
-    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
-    return utc.timestamp()
-
 
 _IDLE_SECONDS = 5.0
 _PIECE = 1 << 20

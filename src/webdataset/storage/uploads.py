@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 from webdataset.core.errors import SourceError, UsageError
 from webdataset.core.redaction import redact
-from webdataset.storage.http_client import retry
+from webdataset.storage.retries import retry
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -199,7 +199,7 @@ def web(monkeypatch):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Wait a hundredth as long between attempts."""
-    from webdataset.storage import resumable_stream
+    from webdataset.storage import retries
 
-    sleep = resumable_stream.sleep
-    monkeypatch.setattr(resumable_stream, "sleep", lambda seconds: sleep(seconds / 100))
+    sleep = retries.sleep
+    monkeypatch.setattr(retries, "sleep", lambda seconds: sleep(seconds / 100))

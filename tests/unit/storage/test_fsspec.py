@@ -13,7 +13,7 @@ import pytest
 import webdataset as wds
 from support.after_forks import ended, forked
 from webdataset.core.errors import ConfigError, MissingExtra, NotFound, ShardChanged, ShortRead, SourceError, UsageError
-from webdataset.storage import resumable_stream
+from webdataset.storage import retries
 from webdataset.storage.backends import fsspec_store
 from webdataset.storage.open_url import find_opener, gopen_schemes, resolve_url
 from webdataset.storage.random_access import open_ranges
@@ -76,8 +76,8 @@ class Failing:
 @pytest.fixture(autouse=True)
 def shelf(monkeypatch):
     """The file system is registered, and empty; waiting is short."""
-    sleep = resumable_stream.sleep
-    monkeypatch.setattr(resumable_stream, "sleep", lambda seconds: sleep(seconds / 100))
+    sleep = retries.sleep
+    monkeypatch.setattr(retries, "sleep", lambda seconds: sleep(seconds / 100))
     fsspec.register_implementation("wdsshelf", Shelf, clobber=True)
     Shelf.clear_instance_cache()
     Shelf.store, Shelf.pseudo_dirs, Shelf.faults, Shelf.asked, Shelf.facts = {}, [""], [], [], {}

@@ -67,7 +67,7 @@ def test_a_dropped_connection_is_taken_up_where_it_stopped(web, fault):
 )
 def test_what_cannot_be_taken_up_is_an_error(web, fault, kind, monkeypatch):
     """Without proof that the rest belongs to the same object, an error is raised, again and again, no foreign byte."""
-    monkeypatch.setattr("webdataset.storage.resumable_stream.FIRST_SECONDS", 0.001)
+    monkeypatch.setattr("webdataset.storage.retries.FIRST_SECONDS", 0.001)
     received = bytearray()
     with gopen_http(web.url(f"{fault}/x")) as stream:
         with pytest.raises(kind) as caught:

@@ -5,12 +5,13 @@ import hashlib
 import pytest
 
 from webdataset.core.errors import NoRandomAccess, NotFound, ShardChanged, SourceError
-from webdataset.storage import resumable_stream
+from webdataset.storage import retries
 from webdataset.storage.backends import aistore, azure, gcs, http, huggingface, s3
 from webdataset.storage.http_object import HttpRemoteObject, condition_header, override_headers, strong_etag
-from webdataset.storage.object_store import ObjectVersion, RetryableError
+from webdataset.storage.object_store import ObjectVersion
 from webdataset.storage.random_access import ObjectRanges
 from webdataset.storage.resumable_stream import ResumableStream
+from webdataset.storage.retries import RetryableError
 from webdataset.testing.sources import Answering, Listening
 
 BODY = hashlib.shake_256(b"contract").digest(200_000)
@@ -76,7 +77,7 @@ class Store(Answering):
 @pytest.fixture(params=TARGETS)
 def store(request, monkeypatch, tmp_path):
     """A server, and the object of one backend on it; nothing waits, and no settings of this machine count."""
-    monkeypatch.setattr(resumable_stream, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.001)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     if request.param == "s3":

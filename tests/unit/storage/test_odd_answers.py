@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 from webdataset.core.errors import ConfigError, ShortRead, SourceError, UsageError
-from webdataset.storage import http_object, resumable_stream
+from webdataset.storage import http_object, retries
 from webdataset.storage.backends import fsspec_store
 from webdataset.storage.object_store import Checksums
 from webdataset.storage.open_url import open_url
@@ -63,7 +63,7 @@ class Odd(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def odd(monkeypatch):
     """Serve oddities; give the server, with ``url``."""
-    monkeypatch.setattr(resumable_stream, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.001)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Odd)
     server.seen, server.put = [], []
     server.url = f"http://127.0.0.1:{server.server_port}/"
@@ -249,7 +249,7 @@ def test_a_key_is_for_its_own_account():
 )
 def test_urls_that_make_no_sense_show_no_secrets(url, monkeypatch):
     """Neither the error nor what caused it quotes what is secret in a url that cannot be opened."""
-    monkeypatch.setattr(resumable_stream, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.001)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "acc")
     with pytest.raises((UsageError, SourceError)) as caught:
         open_url(url)

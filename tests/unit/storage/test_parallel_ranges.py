@@ -12,10 +12,11 @@ import pytest
 
 from webdataset.core.errors import ShardChanged, ShortRead, SourceError
 from webdataset.core.seeds import make_rng
-from webdataset.storage import parallel_ranges, prefetch_worker, resumable_stream
-from webdataset.storage.object_store import Checksums, ObjectResponse, ObjectVersion, RetryableError
+from webdataset.storage import parallel_ranges, prefetch_worker, resumable_stream, retries
+from webdataset.storage.object_store import Checksums, ObjectResponse, ObjectVersion
 from webdataset.storage.prefetch_worker import prefetch_budget
 from webdataset.storage.resumable_stream import ResumableStream
+from webdataset.storage.retries import RetryableError
 
 PART = 64 * 1024
 BODY = make_rng("parallel", 0).randbytes(40 * PART + 1234)
@@ -104,9 +105,9 @@ def hungry(monkeypatch):
     monkeypatch.setattr(prefetch_worker, "WINDOW_SECONDS", 0.0)
     monkeypatch.setattr(prefetch_worker, "WINDOW_BYTES", 1)
     monkeypatch.setattr(prefetch_worker, "FAST_BYTES_PER_SECOND", float("inf"))
-    monkeypatch.setattr(resumable_stream, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.001)
     monkeypatch.setattr(parallel_ranges, "_refusal_times", {})
-    monkeypatch.setattr(resumable_stream, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(retries, "sleep", lambda _seconds: None)
     yield
     gc.collect()
     for _ in range(1500):
@@ -193,7 +194,7 @@ def test_no_range_takes_the_place_of_the_only_connection(monkeypatch):
 def test_no_room_for_the_next_range_is_no_failure(monkeypatch):
     """With all ranges read and no room for more, the first connection goes on, and is joined again."""
     store, pieces, waited = Store(), [], []
-    monkeypatch.setattr(resumable_stream, "sleep", waited.append)
+    monkeypatch.setattr(retries, "sleep", waited.append)
     with ResumableStream(store) as stream:
         while len(ranges(store)) < 3:
             pieces.append(stream.read(20_000))

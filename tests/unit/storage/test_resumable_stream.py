@@ -7,17 +7,11 @@ import pytest
 
 from webdataset.core.errors import NotFound, ShardChanged, ShortRead, SourceError
 from webdataset.core.seeds import make_rng
-from webdataset.storage import resumable_stream
-from webdataset.storage.object_store import (
-    Checksums,
-    LosslessBody,
-    ObjectResponse,
-    ObjectVersion,
-    RetryableError,
-    parse_crc32,
-)
+from webdataset.storage import resumable_stream, retries
+from webdataset.storage.object_store import Checksums, LosslessBody, ObjectResponse, ObjectVersion, parse_crc32
 from webdataset.storage.random_access import ObjectRanges
 from webdataset.storage.resumable_stream import ResumableStream
+from webdataset.storage.retries import RetryableError
 
 BODY = bytes(range(256)) * 1200
 OTHER = bytes(reversed(BODY))
@@ -83,7 +77,7 @@ class Store:
 def waits(monkeypatch):
     """Nobody waits here; how long they would have is noted."""
     noted = []
-    monkeypatch.setattr(resumable_stream, "sleep", noted.append)
+    monkeypatch.setattr(retries, "sleep", noted.append)
     return noted
 
 
@@ -156,8 +150,8 @@ def test_the_first_retry_is_quick_and_later_ones_wait(waits):
     waits.clear()
     assert drained(Store(["again"])) == BODY
     assert 3 <= waits[0] < 4
-    assert resumable_stream.pause_seconds(0, 10_000) == resumable_stream.LONGEST_WISH_SECONDS
-    assert resumable_stream.pause_seconds(50) == resumable_stream.LONGEST_SECONDS
+    assert retries.pause_seconds(0, 10_000) == retries.LONGEST_WISH_SECONDS
+    assert retries.pause_seconds(50) == retries.LONGEST_SECONDS
 
 
 def test_attempts_go_on_for_as_long_as_is_set(waits, monkeypatch, caplog):
@@ -165,7 +159,7 @@ def test_attempts_go_on_for_as_long_as_is_set(waits, monkeypatch, caplog):
     clock = [1000.0]
     monkeypatch.setattr(resumable_stream.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(
-        resumable_stream, "sleep", lambda seconds: (waits.append(seconds), clock.__setitem__(0, clock[0] + seconds))
+        retries, "sleep", lambda seconds: (waits.append(seconds), clock.__setitem__(0, clock[0] + seconds))
     )
     with pytest.raises(ShortRead, match=r"8 attempts .* WDS_RETRY_SECONDS=600 keeps asking for ten minutes"):
         drained(Store(["drop"] * 99, cut=0))
@@ -182,22 +176,9 @@ def test_attempts_go_on_for_as_long_as_is_set(waits, monkeypatch, caplog):
     with pytest.raises(ShortRead, match=r"\d\d attempts to take it up again") as caught:
         drained(Store(["drop", *["again"] * 99]))
     assert "WDS_RETRY_SECONDS" not in str(caught.value)
-    assert 200 <= clock[0] - began < 200 + resumable_stream.LONGEST_SECONDS
+    assert 200 <= clock[0] - began < 200 + retries.LONGEST_SECONDS
     with pytest.raises(ShortRead, match="2 attempts"):
         drained(Store(["drop"] * 99, cut=3_000), attempts=2)
-
-
-def test_wishes():
-    """Seconds, dates, and nonsense."""
-    assert resumable_stream.parse_retry_after("7") == 7
-    assert resumable_stream.parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    assert resumable_stream.parse_retry_after("Wed, 21 Oct 2115 07:28:00 GMT") > 1e9
-    assert (
-        resumable_stream.parse_retry_after("Wed, 21 Oct 2015 07:28:30 GMT", "Wed, 21 Oct 2015 07:28:10 GMT") == 20
-    )  # their clock
-    assert resumable_stream.parse_retry_after("Wed, 21 Oct 2115 07:28:30", "Wed, 21 Oct 2115 07:28:10 GMT") == 20
-    assert resumable_stream.parse_retry_after("Wed, 21 Oct 2015 07:28:30 GMT", "no date") == 0
-    assert [resumable_stream.parse_retry_after(text) for text in (None, "", "soon", "-1", "²")] == [None] * 5
 
 
 def test_progress_is_what_counts():

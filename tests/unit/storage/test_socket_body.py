@@ -12,7 +12,7 @@ import time
 import pytest
 
 from webdataset.core.seeds import make_rng
-from webdataset.storage import http_client, http_object, resumable_stream
+from webdataset.storage import http_client, http_object, retries
 from webdataset.storage.backends.http import HttpStream
 from webdataset.storage.http_object import SocketBody, find_socket_body
 from webdataset.storage.object_store import LosslessBody
@@ -402,8 +402,8 @@ class Unreliable:
 @pytest.mark.parametrize("seed", range(12))
 def test_no_byte_differs_however_a_server_behaves(seed, secure, certified, monkeypatch):
     """Objects that are read one after the other from a server with a few faults come whole, and equal."""
-    sleep = resumable_stream.sleep
-    monkeypatch.setattr(resumable_stream, "sleep", lambda seconds: sleep(seconds / 50))
+    sleep = retries.sleep
+    monkeypatch.setattr(retries, "sleep", lambda seconds: sleep(seconds / 50))
     context, trusted = certified if secure else (None, None)
     options = {"storage_options": {"verify": trusted}} if secure else {}
     rng = make_rng("unreliable reader", seed)

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from webdataset.core.errors import SourceError
-from webdataset.storage import resumable_stream
+from webdataset.storage import retries
 from webdataset.storage.open_url import open_url
 from webdataset.storage.uploads import MultipartUpload, SinglePutUpload
 
@@ -109,7 +109,7 @@ def test_what_fsspec_fails_to_write_is_not_published_by_its_finaliser(monkeypatc
     """An fsspec stream publishes what it has when it is collected: a failed upload must not."""
     fsspec = pytest.importorskip("fsspec")
     spec = pytest.importorskip("fsspec.spec")
-    monkeypatch.setattr(resumable_stream, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.001)
     there = {}
 
     class File(spec.AbstractBufferedFile):

@@ -4,7 +4,7 @@ Each is a :class:`~webdataset.storage.object_store.Backend`. To add one, copy ``
 ``memory`` (anything else); ``docs/design/storage.md`` lists the steps.
 
 * ``http``: web servers; cannot list.
-* ``s3``, ``s3_client``: S3 and compatible services, by botocore.
+* ``s3``, ``s3_client``, ``s3_errors``: S3 and compatible services, by botocore.
 * ``gcs``, ``gcs_client``: Google Cloud Storage.
 * ``azure``, ``azure_client``: Azure Storage.
 * ``aistore``, ``aistore_client``: AIStore clusters, and batches of objects.

@@ -32,15 +32,9 @@ from webdataset.storage.http_object import (
     parse_length,
     range_header,
 )
-from webdataset.storage.object_store import (
-    Checksums,
-    ObjectVersion,
-    RetryableError,
-    object_changed_error,
-    refuse_folder,
-)
+from webdataset.storage.object_store import Checksums, ObjectVersion, object_changed_error, refuse_folder
 from webdataset.storage.open_url import make_opener
-from webdataset.storage.resumable_stream import ATTEMPTS
+from webdataset.storage.retries import ATTEMPTS, RetryableError
 from webdataset.storage.uploads import SinglePutUpload
 
 

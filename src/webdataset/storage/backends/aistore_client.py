@@ -28,8 +28,8 @@ from webdataset.core.errors import ConfigError, SourceError, UsageError
 from webdataset.storage import http_client
 from webdataset.storage.http_client import HttpResponse, Transport, refuse_unsendable, translate_status
 from webdataset.storage.http_object import override_headers, read_json
-from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for, refuse_login
+from webdataset.storage.retries import RetryableError, retry
 from webdataset.storage.s3_profile import Secret
 from webdataset.storage.tls import context_for
 
@@ -165,7 +165,7 @@ class AistoreClient:
             found = read_json(self.ask(method, path, query, headers, json.dumps(body).encode()))
             return found if isinstance(found, dict) else {}
 
-        return http_client.retry(ask, self._url, lambda: None)
+        return retry(ask, self._url, lambda: None)
 
     def _send_request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> HttpResponse:
         transport = CLUSTER._replace(tls=self.tls())

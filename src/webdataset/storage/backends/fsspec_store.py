@@ -22,10 +22,9 @@ from webdataset.core.errors import ConfigError, MissingExtra, NotFound, SourceEr
 from webdataset.core.fork_safety import ForkSafeLock, skip_finalizer_in_children
 from webdataset.core.optional_imports import import_if_available, require
 from webdataset.core.redaction import redact
-from webdataset.storage.http_client import retry
-from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError, object_changed_error
+from webdataset.storage.object_store import ObjectResponse, ObjectVersion, object_changed_error
 from webdataset.storage.profile_selection import OpaqueOption, StorageOptions, options_for
-from webdataset.storage.resumable_stream import ATTEMPTS
+from webdataset.storage.retries import ATTEMPTS, RetryableError, retry
 from webdataset.storage.s3_profile import Secret
 from webdataset.storage.uploads import SinglePutUpload
 

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.storage.backends.gcs_client import ENDPOINT, GcsClient, parse_url
 from webdataset.storage.backends.gcs_client import service_id as service_id
-from webdataset.storage.http_client import HttpResponse, list_pages, retry
+from webdataset.storage.http_client import HttpResponse, list_pages
 from webdataset.storage.http_object import GOOD, HttpAnswer, HttpRemoteObject, range_header
 from webdataset.storage.object_store import (
     Checksums,
     ObjectVersion,
-    RetryableError,
     crc32c_function,
     object_changed_error,
     parse_crc32,
     parse_digest,
     refuse_folder,
 )
+from webdataset.storage.retries import RetryableError, retry
 from webdataset.storage.uploads import MultipartUpload
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from webdataset.storage.backends.huggingface_client import HubClient, HubFile, p
 from webdataset.storage.backends.huggingface_client import service_id as service_id
 from webdataset.storage.backends.huggingface_client import split as split
 from webdataset.storage.http_object import HttpAnswer, HttpRemoteObject, override_headers, parse_length, range_header
-from webdataset.storage.object_store import Checksums, ObjectVersion, RetryableError, refuse_folder
+from webdataset.storage.object_store import Checksums, ObjectVersion, refuse_folder
+from webdataset.storage.retries import RetryableError
 from webdataset.storage.uploads import SinglePutUpload
 
 

@@ -17,11 +17,11 @@ from webdataset.core import settings
 from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
-from webdataset.storage.http_client import ABSENT, BUSY, CHANGED, HttpResponse, Transport, translate_status
+from webdataset.storage.http_client import ABSENT, CHANGED, HttpResponse, Transport, translate_status
 from webdataset.storage.http_object import read_json
-from webdataset.storage.object_store import RetryableError, object_changed_error
+from webdataset.storage.object_store import object_changed_error
 from webdataset.storage.profile_selection import options_for, refuse_login
-from webdataset.storage.resumable_stream import parse_retry_after
+from webdataset.storage.retries import BUSY, RetryableError, parse_retry_after, retry
 from webdataset.storage.s3_profile import Secret
 
 _ABSENT = {
@@ -242,7 +242,7 @@ class HubClient:
         """
 
         def page(target: str | None) -> tuple[Iterable[str], str | None]:
-            entries, link = http_client.retry(lambda: self._fetch_page(target or path, place), self._url, lambda: None)
+            entries, link = retry(lambda: self._fetch_page(target or path, place), self._url, lambda: None)
             found = _NEXT.search(link)
             following = None if found is None else urllib.parse.urljoin(self.endpoint + "/", found[1])
             if following is not None and not self._is_hub(following):

@@ -22,9 +22,8 @@ from webdataset.storage.backends.s3_client import (
     escape_key,
     parse_key,
     parse_url,
-    response_status,
-    translate_error,
 )
+from webdataset.storage.backends.s3_errors import response_status, translate_error
 from webdataset.storage.http_client import list_pages
 from webdataset.storage.http_object import (
     HttpAnswer,
@@ -34,15 +33,9 @@ from webdataset.storage.http_object import (
     range_header,
     strong_etag,
 )
-from webdataset.storage.object_store import (
-    Checksums,
-    ObjectVersion,
-    RetryableError,
-    parse_crc32,
-    parse_digest,
-    refuse_folder,
-)
+from webdataset.storage.object_store import Checksums, ObjectVersion, parse_crc32, parse_digest, refuse_folder
 from webdataset.storage.profile_selection import service_id as service_id
+from webdataset.storage.retries import RetryableError
 from webdataset.storage.uploads import MultipartUpload
 
 

@@ -36,9 +36,8 @@ from webdataset.storage.backends.sftp_client import (
 )
 from webdataset.storage.backends.sftp_client import service_id as service_id
 from webdataset.storage.backends.sftp_client import split as split
-from webdataset.storage.http_client import retry
-from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError, object_changed_error
-from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget
+from webdataset.storage.object_store import ObjectResponse, ObjectVersion, object_changed_error
+from webdataset.storage.retries import ATTEMPTS, RetryableError, RetryBudget, retry
 from webdataset.storage.uploads import AtomicUpload
 
 if TYPE_CHECKING:

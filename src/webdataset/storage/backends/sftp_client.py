@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.core.optional_imports import require
 from webdataset.core.redaction import redact
-from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for
+from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from webdataset.storage.backends.huggingface_client import (
     translate_refusal,
     translate_storage_refusal,
 )
-from webdataset.storage.object_store import RetryableError
+from webdataset.storage.retries import RetryableError
 
 
 @pytest.mark.parametrize(
