@@ -28,18 +28,18 @@ PASSAGE = 6
 # imports within functions that may close a circle, and where they stand
 LATE_EDGES = {
     ("webdataset.flow.pipeline", "webdataset.flow.elastic_pipeline"): "DataPipeline.elastic()",
-    ("webdataset.storage.s3_profile", "webdataset.storage.profile_selection"): "Profile.__reduce__",
+    ("webdataset.storage.s3_profile", "webdataset.storage.profile_registry"): "Profile.__reduce__",
 }
 BUDGETS: dict[str, float] = {
     "longest module, code lines": 400,
     "longest module, lines": 600,
-    "modules under 40 code lines": 14,
+    "modules under 40 code lines": 13,
     "modules with one importer, percent": 21,
     "circles of imports": 0,
     "late imports named in vain": 0,
     "functions named by a participle": 37,
     "class names used twice": 2,
-    "Any": 1640,
+    "Any": 1639,
     "passages that stand twice": 10,
 }
 

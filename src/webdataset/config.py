@@ -2,8 +2,7 @@
 
 from webdataset.core.errors import ConfigError
 from webdataset.storage.profile_files import format_toml as to_toml
-from webdataset.storage.profile_registry import load, route, temporary
-from webdataset.storage.profile_selection import profile, profile_for, profiles
+from webdataset.storage.profile_registry import load, profile, profile_for, profiles, route, temporary
 from webdataset.storage.s3_profile import Profile, Route, Secret
 
 __all__ = [

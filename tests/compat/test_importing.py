@@ -30,7 +30,7 @@ FAR = [
     "webdataset.shards.specs", "webdataset.shards.wids_lists", "webdataset.storage.listing",
     "webdataset.storage.object_store",
     "webdataset.storage.parallel_ranges", "webdataset.storage.resumable_stream", "webdataset.writing",
-    *(f"webdataset.storage.backends.{name}" for name in BACKENDS), "webdataset.storage.profile_selection",
+    *(f"webdataset.storage.backends.{name}" for name in BACKENDS), "webdataset.storage.profile_registry",
 ]  # fmt: skip
 
 
@@ -254,7 +254,7 @@ def test_readings_travel_without_profiles(shard):
         "from webdataset.samples.sample_reader import Reading\n"
         "assert pickle.loads(pickle.dumps(Reading(lcase=False))).lcase is False"
     )
-    assert "webdataset.storage.profile_selection" not in loaded(code, shard)
+    assert "webdataset.storage.profile_registry" not in loaded(code, shard)
     assert pickle.loads(pickle.dumps(Reading(lcase=False))) == Reading(lcase=False)
 
 

@@ -27,7 +27,7 @@ from webdataset.stages.checks import CheckSamples
 from webdataset.stages.map import add_label, keep_fields, keep_first
 from webdataset.stages.mix import Concat, EvenMix, Mixture, RoundRobin
 from webdataset.stages.sharding import ShareSamples, ShareShards
-from webdataset.storage import profile_selection
+from webdataset.storage.storage_options import check_options
 
 ENTRY_POINTS = "webdataset.stages"
 
@@ -183,7 +183,7 @@ def check_servers(mix: Mix, storage_options: object) -> None:
     Raises:
         UnsafeSpec: a url of the web leads to another server than the specification came from.
     """
-    checked = profile_selection.check_options(storage_options)
+    checked = check_options(storage_options)
     private = sorted({"headers", "token"}.intersection({} if checked is None else checked.as_mapping()))
     for source in mix.sources if private else ():
         if source.mix is not None:

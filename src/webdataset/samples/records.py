@@ -14,7 +14,7 @@ from webdataset.samples.address import Address
 from webdataset.samples.grouping import Shard
 from webdataset.samples.shard_reader import warn_trailing
 from webdataset.storage.profile_pickling import PicklesProfiles
-from webdataset.storage.profile_selection import check_storage_options
+from webdataset.storage.storage_options import check_storage_options
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.header import BLOCK, is_checksum_right
 

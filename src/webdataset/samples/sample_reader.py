@@ -389,9 +389,9 @@ class Reading(PicklesProfiles):
         if self.prefetch is not None and (not isinstance(self.prefetch, int) or self.prefetch < 0):
             raise UsageError(f"prefetch={self.prefetch!r} is a number of bytes, 0 for none")
         if self.storage_options is not None:
-            from webdataset.storage import profile_selection  # noqa: PLC0415  local files need none of it
+            from webdataset.storage.storage_options import check_storage_options  # noqa: PLC0415  local files need none of it
 
-            object.__setattr__(self, "storage_options", profile_selection.check_storage_options(self.storage_options))
+            object.__setattr__(self, "storage_options", check_storage_options(self.storage_options))
 
     def _check_names(self) -> None:
         for name, returns in _MEMBER_FUNCTIONS.items():

@@ -16,7 +16,7 @@ from webdataset.samples.aistore_batches import Field, batch_samples, group_entri
 from webdataset.samples.grouping import Keys, Sample, base_plus_ext
 from webdataset.storage.backends.aistore import parse_entry
 from webdataset.storage.profile_pickling import PicklesProfiles
-from webdataset.storage.profile_selection import check_storage_options
+from webdataset.storage.storage_options import check_storage_options
 
 
 class AISBatch(PicklesProfiles, IterableDataset):

@@ -11,15 +11,14 @@
 * ``prefetch``: lookahead over a list of shards; streams that were read in part before their turn
 * ``prefetch_worker``: the reading thread, its budget, the read rate
 * ``uploads``: uploads to object stores: atomic, single-put, multipart
-* ``http_client``: connections, statuses as errors, lists in pages; ``http_headers``: responses
-  whose headers are complete
+* ``http_client``: connections, requests, statuses as errors, lists in pages
 * ``rate_limit``: one budget of requests for each service, shared by processes
 * ``http_object``: the read path of the backends that speak HTTP
 * ``tls``: TLS contexts that a fork does not break
 * ``s3_profile``: the values: profiles, routes, secrets
 * ``profile_files``: profiles from TOML, petrel, megfile, AWS and variables
-* ``profile_registry``: what is defined now, in Python and in files
-* ``profile_selection``: the profile that opens a url; storage options
+* ``profile_registry``: the profiles and routes that are defined now, and which of them opens a url
+* ``storage_options``: ``storage_options=`` checked, frozen, and given to each backend
 * ``profile_pickling``: objects that take their profiles to another process
 * ``url_check``: how a url is opened: profile, endpoint, credentials
 * ``backends``: one kind of storage each

@@ -274,7 +274,7 @@ def open_extents(url: str, *, level: str | None, storage_options: object, beside
     Args:
         url: a url or path.
         level: a trust level that a dataset names.
-        storage_options: see :mod:`webdataset.storage.profile_selection`.
+        storage_options: see :mod:`webdataset.storage.storage_options`.
         beside: how many shards are read at the same time, this one among them.
 
     Raises:

@@ -3,18 +3,22 @@
 urllib3 is imported by the first request. No connection survives a fork: two processes on one socket would read each
 other's answers. No message quotes an address or a header, which may hold secrets; in urllib3's log records signatures
 and tokens become ``***``.
+
+A response whose connection ended within the headers is an error (:class:`CompleteResponse`). ``http.client`` takes the
+end of a connection for the end of the headers. What is left then says nothing of the length of the body, which is
+empty: it would pass for an empty object, and a header that was cut for another version.
 """
 
 import base64
 import contextlib
 import functools
-import importlib
+import http.client
 import logging
 import re
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
@@ -26,8 +30,9 @@ from webdataset.storage.retries import BUSY, RetryableError, parse_retry_after
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import MutableMapping
 
-    from urllib3 import PoolManager, Retry
+    from urllib3 import HTTPConnectionPool, PoolManager, Retry
 
 LOGGERS = ("urllib3.connectionpool", "urllib3.poolmanager", "urllib3.util.retry")
 
@@ -130,7 +135,7 @@ def _urllib3() -> ModuleType:
 @functools.cache
 def failures() -> tuple[type[Exception], ...]:
     """Return the errors that reading a body raises when its connection fails."""
-    return (_urllib3().exceptions.HTTPError, OSError, importlib.import_module("http.client").HTTPException)
+    return (_urllib3().exceptions.HTTPError, OSError, http.client.HTTPException)
 
 
 @functools.cache
@@ -276,11 +281,66 @@ def _make_pool(proxy: str, tls: TlsOptions) -> "PoolManager":
     raise ConfigError(f"the environment names a proxy of kind {kind!r}: http and https proxies are served")
 
 
-def _secure_pool(manager: "PoolManager", tls: TlsOptions) -> "PoolManager":
-    """Give a manager's connections this process's context, made when the first of them needs it; see http_headers."""
-    with fork_lock:
-        from webdataset.storage.http_headers import require_complete_headers  # noqa: PLC0415  as urllib3
+_BLANK = (b"\r\n", b"\n")
 
+
+class _HeaderLines:
+    """The stream of a response while its headers are read; remembers the last line.
+
+    Args:
+        stream: of ``http.client``.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.last = b""
+        self._stream = stream
+        self.close = stream.close
+
+    def readline(self, limit: int = -1) -> bytes:
+        """Return the next line."""
+        self.last = self._stream.readline(limit)
+        return self.last
+
+
+class CompleteResponse(http.client.HTTPResponse):
+    """A response of ``http.client`` that fails where its headers do not end."""
+
+    def begin(self) -> None:
+        """Read status and headers.
+
+        Raises:
+            http.client.RemoteDisconnected: the connection ended before the blank line.
+        """
+        state = vars(self)
+        # they were read already
+        if state["headers"] is not None:
+            return
+        stream = state["fp"]
+        state["fp"] = lines = _HeaderLines(stream)
+        try:
+            super().begin()
+        finally:
+            # what fails may have closed it
+            if state["fp"] is lines:
+                state["fp"] = stream
+        if lines.last not in _BLANK:
+            raise http.client.RemoteDisconnected("the connection ended within the headers")
+
+
+def require_complete_headers(pools: "MutableMapping[str, type[HTTPConnectionPool]]") -> None:
+    """Let the connections of a pool manager of urllib3 give complete responses only.
+
+    Args:
+        pools: scheme to the class of its pools; gets derived classes.
+    """
+    for scheme, pool in pools.items():
+        connection = type(pool.ConnectionCls.__name__, (pool.ConnectionCls,), {"response_class": CompleteResponse})
+        derived = type(pool.__name__, (pool,), {"ConnectionCls": connection})
+        pools[scheme] = cast("type[HTTPConnectionPool]", derived)
+
+
+def _secure_pool(manager: "PoolManager", tls: TlsOptions) -> "PoolManager":
+    """Give a manager's connections complete responses, and this process's context, made when the first needs it."""
     pools: Any = dict(manager.pool_classes_by_scheme)
     require_complete_headers(pools)
 

@@ -277,9 +277,9 @@ def find_opener(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener
 
 def _has_route(url: str) -> bool:
     """Tell whether a route leads a url to S3, by the profiles that there are."""
-    from webdataset.storage import profile_selection  # noqa: PLC0415  local files need none of it
+    from webdataset.storage import profile_registry  # noqa: PLC0415  local files need none of it
 
-    return profile_selection.has_route(url)
+    return profile_registry.has_route(url)
 
 
 def _environment_opener(scheme: str, served: Mapping[str, Opener]) -> Opener | None:

@@ -1,7 +1,11 @@
-"""The profiles and routes that are defined at present, in Python and in configuration files, and their pickling.
+"""The profiles and routes that are defined at present, the one that opens a url, and their pickling.
 
 Definitions come from calls of ``wds.config`` and from the files as they are now (a changed file is read again), in
 the order in which they are searched. Nothing here opens a connection.
+
+``s3://bucket/key``, ``s3+NAME://bucket/key``, ``NAME:s3://bucket/key``, or a scheme that a route leads to S3, becomes
+a :class:`~webdataset.storage.s3_profile.Profile` and the plain ``s3://bucket/key``. The first of these that applies
+wins: storage options, the name in the url, the longest route, the environment, the default chain of AWS.
 
 :class:`PickledProfiles` carries what Python has defined to a spawned worker, or wherever a dataset is unpickled. A
 secret that was given as text is left out, and the name of its profile is remembered as missing.
@@ -11,6 +15,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +24,19 @@ from typing import NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError
+from webdataset.storage import profile_files
 from webdataset.storage.profile_files import ProfileDefinitions, read_petrel, read_toml
-from webdataset.storage.s3_profile import Profile, Route, check_name, make_profile, make_route
+from webdataset.storage.s3_profile import (
+    NAME,
+    UNROUTED,
+    Profile,
+    Route,
+    check_name,
+    make_profile,
+    make_route,
+    suggest_name,
+)
+from webdataset.storage.storage_options import parse_s3_options
 
 log = logging.getLogger("webdataset")
 
@@ -229,6 +245,169 @@ def _warn_of_readers(path: Path, mode: int, found: ProfileDefinitions) -> None:
     ):
         _warned_paths.add(path)
         log.warning("%s holds secrets and can be read by others: chmod 600 %s", path, path)
+
+
+_S3 = re.compile(rf"(?:(?P<before>{NAME}):)?s3(?:\+(?P<after>{NAME}))?://", re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)://")
+
+
+def profile(name: str, /, **fields: object) -> Profile:
+    """Define an S3 profile for this process, or return the one that is defined.
+
+    Args:
+        name: its name: ``s3+NAME://bucket/key`` and ``NAME:s3://bucket/key`` use it.
+        **fields: fields of :class:`Profile`; keys are given as ``env:NAME``, ``file:PATH`` or as text, which is never
+            shown, and does not travel to other processes. Without fields, nothing is defined.
+
+    Raises:
+        ConfigError: an unknown field, one that makes no sense; no such profile.
+    """
+    return register(name, fields) if fields else find_profile(name)
+
+
+def find_profile(name: str) -> Profile:
+    """Return the profile of a name: of Python, of a file, of the environment, of petrel, of AWS.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    layers, others = python_layers()
+    for layer in layers:
+        if name in layer.profiles:
+            return layer.profiles[name]
+    found = _find_outside(name) if others else None
+    if found is None:
+        if is_withheld(name):
+            raise ConfigError(
+                f"S3 profile {name!r} was defined in another process with a secret as text, which does not travel: "
+                "give 'env:NAME' or 'file:PATH', or define it in the configuration file"
+            )
+        looked = "python, WDS_S3_* variables, the configuration file, petreloss.conf, ~/.aws" if others else "python"
+        raise ConfigError(
+            f"there is no S3 profile {name!r}{suggest_name(name, profiles())} (looked in {looked}); "
+            "define it in one of these, or by webdataset.config.profile(...)"
+        )
+    return found
+
+
+def _find_outside(name: str) -> Profile | None:
+    """Return the profile of a name that files or the environment define; variables of ours replace its fields."""
+    fields = profile_files.read_profile_variables(name)
+    files = file_definitions()
+    base = next((found.profiles[name] for found in files if name in found.profiles), None)
+    base = base or profile_files.read_megfile_profile(name) or petrel_definitions().profiles.get(name)
+    base = base or profile_files.read_aws_profiles().get(name)
+    if base is None:
+        return make_profile(name, fields, origin="environment") if fields else None
+    return profile_files.override_fields(base, fields, "environment")
+
+
+def profiles() -> dict[str, Profile]:
+    """Return all profiles that Python and files define, by name; those of variables are known only when asked for.
+
+    Raises:
+        ConfigError: a file has a mistake.
+    """
+    layers, others = python_layers()
+    found: dict[str, Profile] = {}
+    if others:
+        found.update(profile_files.read_aws_profiles())
+        found.update(petrel_definitions().profiles)
+        for file in reversed(file_definitions()):
+            found.update(file.profiles)
+    for layer in reversed(layers):
+        found.update(layer.profiles)
+    return found
+
+
+def is_s3(url: str) -> bool:
+    """Tell whether a url is served by S3: by its scheme, or because a route leads there.
+
+    Raises:
+        ConfigError: a configuration file with a mistake, asked for a scheme that is not S3's own.
+    """
+    match = _S3.match(url)
+    if match is not None:
+        return (match["before"] or "").lower() not in UNROUTED
+    scheme = _SCHEME.match(url)
+    return scheme is not None and scheme[1].lower() not in UNROUTED and _find_route(_plain_scheme(url)) is not None
+
+
+def has_route(url: str) -> bool:
+    """Tell whether a url that does not begin with ``s3://`` is served by S3 all the same; raises as :func:`is_s3`."""
+    return url[:5].lower() != "s3://" and "://" in url and is_s3(url)
+
+
+def profile_for(url: str, storage_options: object = None) -> tuple[Profile, str]:
+    """Return the profile that a url of S3 is opened with, and the url as ``s3://bucket/key``.
+
+    Raises:
+        ConfigError: no such profile, a configuration file with a mistake, options that make no sense.
+    """
+    options = parse_s3_options(storage_options, url)
+    name, plain = _split_profile(url)
+    chosen = options.profile if options is not None and options.profile is not None else name
+    base = find_profile(chosen) if chosen else _default_profile()
+    return (base if options is None else options.apply_to(base)), plain
+
+
+def service_id(url: str, storage_options: object = None) -> str:
+    """Return which service an S3 url is of, for names of copies; empty for other urls and for AWS itself.
+
+    Raises:
+        ConfigError: as :func:`profile_for`.
+    """
+    if not is_s3(url):
+        return ""
+    chosen = profile_for(url, storage_options)[0]
+    return chosen.identity if chosen.name or chosen.endpoint_url else ""
+
+
+def _split_profile(url: str) -> tuple[str | None, str]:
+    """Return the name of a url's profile, in it or on its route, and the plain url."""
+    match = _S3.match(url)
+    name = match and (match["before"] or match["after"])
+    if match is not None and match["before"] and match["after"]:
+        raise ConfigError("a url names one profile: NAME:s3://bucket/key, or s3+NAME://bucket/key", url=url)
+    if match is not None and name:
+        return name, "s3://" + url[match.end() :]
+    plain = _plain_scheme(url)
+    route = _find_route(plain)
+    if route is not None:
+        return route.profile, route.target_url(plain)
+    if match is None:
+        raise ConfigError("no route leads this url to S3: wds.config.route('scheme://', 'NAME') makes one", url=url)
+    return None, plain
+
+
+def _plain_scheme(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    return scheme.lower() + mark + rest
+
+
+def _find_route(url: str) -> Route | None:
+    """Return the longest route for a url; of the same length the exact one, then the one defined latest."""
+    layers, others = python_layers()
+    routes = [route for layer in layers for route in layer.routes.values()]
+    if others:
+        routes += [route for file in file_definitions() for route in file.routes]
+    taking = [route for route in routes if route.takes(url)]
+    if taking:
+        return max(taking, key=lambda route: (len(route.prefix), not route.match.endswith("*")))
+    scheme = url.partition("://")[0]
+    return profile_files.read_megfile_alias(scheme) if others and scheme != "s3" else None
+
+
+def _default_profile() -> Profile:
+    """Return the profile of plain urls: of the environment, else petrel's default cluster, else AWS's own."""
+    if not python_layers()[1]:
+        return Profile("", origin="default chain")
+    chosen = settings.S3_PROFILE.get()
+    if chosen is not None:
+        return find_profile(chosen)
+    around, defined = profile_files.environment_profile()
+    petrel = None if defined else petrel_definitions()
+    return petrel.profiles[petrel.default] if petrel is not None and petrel.default else around
 
 
 # forked children share it, and all that was defined before the fork

@@ -308,7 +308,7 @@ def open_ranges(
     Args:
         url: a url or path.
         level: a trust level that a dataset names.
-        storage_options: see :mod:`webdataset.storage.profile_selection`.
+        storage_options: see :mod:`webdataset.storage.storage_options`.
         attempts: failures in a row after which a read of an object is given up.
 
     Raises:

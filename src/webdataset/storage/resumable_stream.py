@@ -267,17 +267,15 @@ class ResumableStream(io.RawIOBase):
 
     def _first(self, known: ObjectVersion | None) -> ObjectResponse:
         """Open the object, with retries."""
-        failure = RetryableError("")
+        patience = self._patience
         while True:
             try:
                 return self._request(self._received, known)
             except RetryableError as error:
                 failure = error
-            if self._patience.spent():
-                break
+            if patience.spent():
+                raise SourceError(f"no answer after {patience.describe()}: {failure}{patience.hint()}", url=self.name)
             self._wait(failure)
-        patience = self._patience
-        raise SourceError(f"no answer after {patience.describe()}: {failure}{patience.hint()}", url=self.name)
 
     def _request(self, offset: int, known: ObjectVersion | None) -> ObjectResponse:
         """Send one request; check that the response begins where it should."""

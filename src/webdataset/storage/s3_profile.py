@@ -224,7 +224,7 @@ def _rebuild_profile(fields: dict[str, Any]) -> Profile:
 
 
 def _find_profile(name: str) -> Profile:
-    from webdataset.storage.profile_selection import find_profile  # noqa: PLC0415  that module stands on this one
+    from webdataset.storage.profile_registry import find_profile  # noqa: PLC0415  that module stands on this one
 
     return find_profile(name)
 

@@ -16,7 +16,7 @@ from webdataset.core import settings
 from webdataset.core.errors import NoRandomAccess, WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.storage.open_url import find_opener, open_stream, rewrite_url
-from webdataset.storage.profile_selection import is_s3, profile_for
+from webdataset.storage.profile_registry import is_s3, profile_for
 from webdataset.storage.random_access import local_path, open_ranges
 from webdataset.storage.s3_profile import CREDENTIAL_FIELDS, Profile, Secret
 

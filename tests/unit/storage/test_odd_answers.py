@@ -13,8 +13,8 @@ from webdataset.storage import http_object, retries
 from webdataset.storage.backends import fsspec_store
 from webdataset.storage.object_store import Checksums
 from webdataset.storage.open_url import open_url
-from webdataset.storage.profile_selection import StorageOptions, check_options, options_for, refuse_login
 from webdataset.storage.s3_profile import Secret
+from webdataset.storage.storage_options import StorageOptions, check_options, options_for, refuse_login
 
 CANARY = "canary-f00d"
 

@@ -14,7 +14,7 @@ from webdataset import gopen
 from webdataset.caching.shard_cache import ShardCache
 from webdataset.core.errors import UsageError
 from webdataset.samples.shard_opener import open_shards
-from webdataset.storage import open_url, prefetch, prefetch_worker, profile_selection
+from webdataset.storage import open_url, prefetch, prefetch_worker, profile_registry
 from webdataset.storage.open_url import ResolvedUrl, gopen_schemes, resolve_url
 from webdataset.testing.archives import archive, member
 from webdataset.testing.sources import RangeServer
@@ -23,7 +23,7 @@ SHARDS = 5
 BODY = archive(member(b"a.txt", b"1" * 2000), member(b"b.txt", b"2" * 2000))
 COUNTED = {
     function.__code__: function.__name__
-    for function in (open_url.rewrite_url, open_url.find_opener, profile_selection.has_route, profile_selection.is_s3)
+    for function in (open_url.rewrite_url, open_url.find_opener, profile_registry.has_route, profile_registry.is_s3)
 }
 
 

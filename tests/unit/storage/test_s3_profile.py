@@ -124,7 +124,7 @@ def test_pickles(monkeypatch):
     with pytest.raises(ConfigError, match=r"S3 profile 'a' \(python\) holds a secret as text"):
         pickle.dumps(literal)
     assert copy.deepcopy(literal) is copy.copy(literal) is literal
-    monkeypatch.setattr("webdataset.storage.profile_selection.find_profile", lambda name: f"found {name}")
+    monkeypatch.setattr("webdataset.storage.profile_registry.find_profile", lambda name: f"found {name}")
     pickled = pickle.dumps(
         make_profile("a", {"access_key_id": "canary1", "secret_access_key": "canary2"}, travels=True)
     )

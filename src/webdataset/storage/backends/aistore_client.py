@@ -28,9 +28,9 @@ from webdataset.core.errors import ConfigError, SourceError, UsageError
 from webdataset.storage import http_client
 from webdataset.storage.http_client import HttpResponse, Transport, refuse_unsendable, translate_status
 from webdataset.storage.http_object import override_headers, read_json
-from webdataset.storage.profile_selection import options_for, refuse_login
 from webdataset.storage.retries import RetryableError, retry
 from webdataset.storage.s3_profile import Secret
+from webdataset.storage.storage_options import options_for, refuse_login
 from webdataset.storage.tls import context_for
 
 _WAYS_OUT = {

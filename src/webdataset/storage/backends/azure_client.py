@@ -30,9 +30,9 @@ from webdataset.core.optional_imports import require
 from webdataset.core.redaction import redact
 from webdataset.storage.http_client import HttpResponse, translate_status
 from webdataset.storage.http_object import ServiceClient
-from webdataset.storage.profile_selection import options_for
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
+from webdataset.storage.storage_options import options_for
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken, TokenCredential

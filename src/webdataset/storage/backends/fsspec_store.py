@@ -23,9 +23,9 @@ from webdataset.core.fork_safety import ForkSafeLock, skip_finalizer_in_children
 from webdataset.core.optional_imports import import_if_available, require
 from webdataset.core.redaction import redact
 from webdataset.storage.object_store import ObjectResponse, ObjectVersion, object_changed_error
-from webdataset.storage.profile_selection import OpaqueOption, StorageOptions, options_for
 from webdataset.storage.retries import ATTEMPTS, RetryableError, retry
 from webdataset.storage.s3_profile import Secret
+from webdataset.storage.storage_options import OpaqueOption, StorageOptions, options_for
 from webdataset.storage.uploads import SinglePutUpload
 
 if TYPE_CHECKING:

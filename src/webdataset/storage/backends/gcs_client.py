@@ -27,9 +27,9 @@ from webdataset.core.redaction import redact
 from webdataset.storage import http_client
 from webdataset.storage.http_client import HttpResponse, translate_status
 from webdataset.storage.http_object import ServiceClient
-from webdataset.storage.profile_selection import options_for
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
+from webdataset.storage.storage_options import options_for
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials

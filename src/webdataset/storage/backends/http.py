@@ -26,10 +26,10 @@ from webdataset.storage.http_object import (
     strong_etag,
 )
 from webdataset.storage.object_store import ObjectVersion, object_changed_error
-from webdataset.storage.profile_selection import options_for
 from webdataset.storage.resumable_stream import ResumableStream
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
+from webdataset.storage.storage_options import options_for
 from webdataset.storage.uploads import SinglePutUpload
 
 _SIGNED = re.compile(r"[?&](?:x-(?:amz|goog)-signature|signature|sig)=", re.IGNORECASE)

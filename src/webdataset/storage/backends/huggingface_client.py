@@ -20,9 +20,9 @@ from webdataset.storage import http_client
 from webdataset.storage.http_client import ABSENT, CHANGED, HttpResponse, Transport, translate_status
 from webdataset.storage.http_object import read_json
 from webdataset.storage.object_store import object_changed_error
-from webdataset.storage.profile_selection import options_for, refuse_login
 from webdataset.storage.retries import BUSY, RetryableError, parse_retry_after, retry
 from webdataset.storage.s3_profile import Secret
+from webdataset.storage.storage_options import options_for, refuse_login
 
 _ABSENT = {
     "RepoNotFound": "there is no such repository, or it is private: check the name, log in (hf auth login, HF_TOKEN)",

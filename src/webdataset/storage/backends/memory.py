@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 from webdataset.core.errors import NotFound, UsageError
 from webdataset.storage.object_store import ObjectResponse, ObjectVersion, object_changed_error
-from webdataset.storage.profile_selection import options_for
+from webdataset.storage.storage_options import options_for
 
 _URL = re.compile(r"(memory://[^/]+/)(.*)", re.IGNORECASE | re.DOTALL)
 

@@ -1,7 +1,7 @@
 """S3 and compatible services: reads, uploads and lists objects.
 
 A url is ``s3://bucket/key``, with a profile in front of it or found by a route
-(:mod:`webdataset.storage.profile_selection`), and optionally ``?versionId=...`` after it. ``If-Match`` goes with every
+(:mod:`webdataset.storage.profile_registry`), and optionally ``?versionId=...`` after it. ``If-Match`` goes with every
 request after the first; ETag, length and offset are compared all the same, since there are services that ignore the
 condition.
 
@@ -34,7 +34,7 @@ from webdataset.storage.http_object import (
     strong_etag,
 )
 from webdataset.storage.object_store import Checksums, ObjectVersion, parse_crc32, parse_digest, refuse_folder
-from webdataset.storage.profile_selection import service_id as service_id
+from webdataset.storage.profile_registry import service_id as service_id
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.uploads import MultipartUpload
 

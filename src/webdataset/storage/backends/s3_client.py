@@ -28,9 +28,8 @@ from webdataset.core.errors import SourceError, UsageError, WebDatasetError
 from webdataset.core.fork_safety import PerProcessCache
 from webdataset.core.optional_imports import require
 from webdataset.storage.backends.s3_errors import TOO_MANY, doubts_credentials, translate_error
-from webdataset.storage.http_client import LogMask
-from webdataset.storage.http_headers import require_complete_headers
-from webdataset.storage.profile_selection import profile_for
+from webdataset.storage.http_client import LogMask, require_complete_headers
+from webdataset.storage.profile_registry import profile_for
 from webdataset.storage.rate_limit import REFUSALS, note_refusal, take_turn
 from webdataset.storage.retries import RetryableError, parse_retry_after, retry
 from webdataset.storage.s3_profile import Profile

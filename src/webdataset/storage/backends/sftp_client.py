@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.core.optional_imports import require
 from webdataset.core.redaction import redact
-from webdataset.storage.profile_selection import options_for
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
+from webdataset.storage.storage_options import options_for
 
 if TYPE_CHECKING:
     from asyncssh import SFTPClient, SSHClientConnection

@@ -6,7 +6,7 @@ import webdataset as wds
 from webdataset.core.errors import ConfigError, UsageError
 from webdataset.storage.backends.gcs import split
 from webdataset.storage.backends.gcs_client import ENDPOINT, parse_url, service_id
-from webdataset.storage.profile_selection import check_options
+from webdataset.storage.storage_options import check_options
 
 CANARY = "CANARY0123456789"
 
@@ -87,7 +87,7 @@ def test_secrets_are_not_shown(given):
 
 def test_a_word_for_google_is_a_token_elsewhere():
     """``anon`` means nothing to a web server: it is sent as it stands."""
-    from webdataset.storage.profile_selection import options_for
+    from webdataset.storage.storage_options import options_for
 
     assert options_for("http", {"token": "anon"})["token"].reveal() == "anon"
 

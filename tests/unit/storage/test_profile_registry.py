@@ -10,7 +10,7 @@ from support.profiles import bare_home
 from webdataset import config
 from webdataset.config import ConfigError, Profile, Secret, profile_for
 from webdataset.storage.open_url import find_opener, gopen_schemes, is_local
-from webdataset.storage.profile_selection import is_s3
+from webdataset.storage.profile_registry import is_s3
 
 FILE = """
 [s3.profiles.ceph1]

@@ -1,12 +1,7 @@
-"""Selects the credentials that open a url, and checks ``storage_options``.
+"""Checks and freezes ``storage_options``, and gives each backend its own part.
 
-``s3://bucket/key``, ``s3+NAME://bucket/key``, ``NAME:s3://bucket/key``, or a scheme that a route leads to S3, becomes
-a :class:`~webdataset.storage.s3_profile.Profile` and the plain ``s3://bucket/key``. The first of these that applies
-wins: storage options, the name in the url, the longest route, the environment, the default chain of AWS.
-
-Storage options are checked and frozen, with everything that may be a secret in a
-:class:`~webdataset.storage.s3_profile.Secret`; each backend gets its own part. A name that no backend knows is an
-error at once; a name of another backend is an error when the url is opened.
+Everything that may be a secret becomes a :class:`~webdataset.storage.s3_profile.Secret`, which is neither shown nor
+pickled. A name that no backend knows is an error at once; a name of another backend is an error when the url is opened.
 """
 
 import json
@@ -15,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from webdataset.core import settings
 from webdataset.core.errors import ConfigError
 from webdataset.core.redaction import redact
-from webdataset.storage import profile_files, profile_registry
-from webdataset.storage.s3_profile import FIELDS, NAME, UNROUTED, Profile, Route, Secret, make_profile, suggest_name
+from webdataset.storage import profile_files
+from webdataset.storage.s3_profile import FIELDS, Profile, Secret, make_profile, suggest_name
 
 S3_ALIASES = {"key": "access_key_id", "secret": "secret_access_key", "token": "session_token", "anon": "anonymous"}
 """fsspec's names for fields of a profile."""
@@ -187,8 +181,6 @@ def _wrap_secret(value: object) -> object:
     return Secret.literal(str(value)) if isinstance(value, int | float) else OpaqueOption(value)
 
 
-_S3 = re.compile(rf"(?:(?P<before>{NAME}):)?s3(?:\+(?P<after>{NAME}))?://", re.IGNORECASE)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)://")
 _S3_ALL = frozenset(OPTION_NAMES["s3"])
 _S3_ONLY = _S3_ALL.difference(*(names for store, names in OPTION_NAMES.items() if store != "s3"))
 
@@ -213,11 +205,11 @@ def check_storage_options(given: object) -> StorageOptions | None:
     """
     checked = check_options(given)
     if checked is not None and _S3_ONLY.intersection(checked.as_mapping()) and _S3_ALL.issuperset(checked.as_mapping()):
-        _parse_s3_options(checked)
+        parse_s3_options(checked)
     return checked
 
 
-def _parse_s3_options(given: object, url: str | None = None) -> S3Options | None:
+def parse_s3_options(given: object, url: str | None = None) -> S3Options | None:
     """Return what storage options say about S3."""
     if given is None:
         return None
@@ -228,162 +220,3 @@ def _parse_s3_options(given: object, url: str | None = None) -> S3Options | None
         raise ConfigError("storage_options: profile is the name of a profile")
     made = make_profile("", fields, origin="storage_options")
     return S3Options(name, tuple((field, getattr(made, field)) for field in fields))
-
-
-def profile(name: str, /, **fields: object) -> Profile:
-    """Define an S3 profile for this process, or return the one that is defined.
-
-    Args:
-        name: its name: ``s3+NAME://bucket/key`` and ``NAME:s3://bucket/key`` use it.
-        **fields: fields of :class:`Profile`; keys are given as ``env:NAME``, ``file:PATH`` or as text, which is never
-            shown, and does not travel to other processes. Without fields, nothing is defined.
-
-    Raises:
-        ConfigError: an unknown field, one that makes no sense; no such profile.
-    """
-    return profile_registry.register(name, fields) if fields else find_profile(name)
-
-
-def find_profile(name: str) -> Profile:
-    """Return the profile of a name: of Python, of a file, of the environment, of petrel, of AWS.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    layers, others = profile_registry.python_layers()
-    for layer in layers:
-        if name in layer.profiles:
-            return layer.profiles[name]
-    found = _find_outside(name) if others else None
-    if found is None:
-        if profile_registry.is_withheld(name):
-            raise ConfigError(
-                f"S3 profile {name!r} was defined in another process with a secret as text, which does not travel: "
-                "give 'env:NAME' or 'file:PATH', or define it in the configuration file"
-            )
-        looked = "python, WDS_S3_* variables, the configuration file, petreloss.conf, ~/.aws" if others else "python"
-        raise ConfigError(
-            f"there is no S3 profile {name!r}{suggest_name(name, profiles())} (looked in {looked}); "
-            "define it in one of these, or by webdataset.config.profile(...)"
-        )
-    return found
-
-
-def _find_outside(name: str) -> Profile | None:
-    """Return the profile of a name that files or the environment define; variables of ours replace its fields."""
-    fields = profile_files.read_profile_variables(name)
-    files = profile_registry.file_definitions()
-    base = next((found.profiles[name] for found in files if name in found.profiles), None)
-    base = base or profile_files.read_megfile_profile(name) or profile_registry.petrel_definitions().profiles.get(name)
-    base = base or profile_files.read_aws_profiles().get(name)
-    if base is None:
-        return make_profile(name, fields, origin="environment") if fields else None
-    return profile_files.override_fields(base, fields, "environment")
-
-
-def profiles() -> dict[str, Profile]:
-    """Return all profiles that Python and files define, by name; those of variables are known only when asked for.
-
-    Raises:
-        ConfigError: a file has a mistake.
-    """
-    layers, others = profile_registry.python_layers()
-    found: dict[str, Profile] = {}
-    if others:
-        found.update(profile_files.read_aws_profiles())
-        found.update(profile_registry.petrel_definitions().profiles)
-        for file in reversed(profile_registry.file_definitions()):
-            found.update(file.profiles)
-    for layer in reversed(layers):
-        found.update(layer.profiles)
-    return found
-
-
-def is_s3(url: str) -> bool:
-    """Tell whether a url is served by S3: by its scheme, or because a route leads there.
-
-    Raises:
-        ConfigError: a configuration file with a mistake, asked for a scheme that is not S3's own.
-    """
-    match = _S3.match(url)
-    if match is not None:
-        return (match["before"] or "").lower() not in UNROUTED
-    scheme = _SCHEME.match(url)
-    return scheme is not None and scheme[1].lower() not in UNROUTED and _find_route(_plain_scheme(url)) is not None
-
-
-def has_route(url: str) -> bool:
-    """Tell whether a url that does not begin with ``s3://`` is served by S3 all the same; raises as :func:`is_s3`."""
-    return url[:5].lower() != "s3://" and "://" in url and is_s3(url)
-
-
-def profile_for(url: str, storage_options: object = None) -> tuple[Profile, str]:
-    """Return the profile that a url of S3 is opened with, and the url as ``s3://bucket/key``.
-
-    Raises:
-        ConfigError: no such profile, a configuration file with a mistake, options that make no sense.
-    """
-    options = _parse_s3_options(storage_options, url)
-    name, plain = _split_profile(url)
-    chosen = options.profile if options is not None and options.profile is not None else name
-    base = find_profile(chosen) if chosen else _default_profile()
-    return (base if options is None else options.apply_to(base)), plain
-
-
-def service_id(url: str, storage_options: object = None) -> str:
-    """Return which service an S3 url is of, for names of copies; empty for other urls and for AWS itself.
-
-    Raises:
-        ConfigError: as :func:`profile_for`.
-    """
-    if not is_s3(url):
-        return ""
-    chosen = profile_for(url, storage_options)[0]
-    return chosen.identity if chosen.name or chosen.endpoint_url else ""
-
-
-def _split_profile(url: str) -> tuple[str | None, str]:
-    """Return the name of a url's profile, in it or on its route, and the plain url."""
-    match = _S3.match(url)
-    name = match and (match["before"] or match["after"])
-    if match is not None and match["before"] and match["after"]:
-        raise ConfigError("a url names one profile: NAME:s3://bucket/key, or s3+NAME://bucket/key", url=url)
-    if match is not None and name:
-        return name, "s3://" + url[match.end() :]
-    plain = _plain_scheme(url)
-    route = _find_route(plain)
-    if route is not None:
-        return route.profile, route.target_url(plain)
-    if match is None:
-        raise ConfigError("no route leads this url to S3: wds.config.route('scheme://', 'NAME') makes one", url=url)
-    return None, plain
-
-
-def _plain_scheme(url: str) -> str:
-    scheme, mark, rest = url.partition("://")
-    return scheme.lower() + mark + rest
-
-
-def _find_route(url: str) -> Route | None:
-    """Return the longest route for a url; of the same length the exact one, then the one defined latest."""
-    layers, others = profile_registry.python_layers()
-    routes = [route for layer in layers for route in layer.routes.values()]
-    if others:
-        routes += [route for file in profile_registry.file_definitions() for route in file.routes]
-    taking = [route for route in routes if route.takes(url)]
-    if taking:
-        return max(taking, key=lambda route: (len(route.prefix), not route.match.endswith("*")))
-    scheme = url.partition("://")[0]
-    return profile_files.read_megfile_alias(scheme) if others and scheme != "s3" else None
-
-
-def _default_profile() -> Profile:
-    """Return the profile of plain urls: of the environment, else petrel's default cluster, else AWS's own."""
-    if not profile_registry.python_layers()[1]:
-        return Profile("", origin="default chain")
-    chosen = settings.S3_PROFILE.get()
-    if chosen is not None:
-        return find_profile(chosen)
-    around, defined = profile_files.environment_profile()
-    petrel = None if defined else profile_registry.petrel_definitions()
-    return petrel.profiles[petrel.default] if petrel is not None and petrel.default else around
