@@ -32,6 +32,7 @@ VARYING = {
     r"process \d+": "process N",
     # profiles that other tests have defined
     r"; known are [^(]*": " ",
+    r"pip install -e '[^\[]*": "pip install -e 'CHECKOUT",
     r"(/[^ ]*/)?test_error_messages\.py:\d+": "FILE:LINE",
     r"(read so far: ).*?( \(url)": r"\1REASON\2",
 }

@@ -299,4 +299,4 @@ def test_without_azure_identity():
     )
     environment = {name: text for name, text in os.environ.items() if not name.startswith("AZURE_")}
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert "webdataset[azure]" in shown.stdout
+    assert "[azure]" in shown.stdout

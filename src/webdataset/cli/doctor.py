@@ -15,6 +15,7 @@ import click
 from webdataset.cli import console, exit_status
 from webdataset.core import settings
 from webdataset.core.errors import UsageError
+from webdataset.core.optional_imports import install_command
 from webdataset.core.redaction import redact
 from webdataset.samples.native_core import describe_native
 
@@ -108,7 +109,7 @@ def examine_machine() -> dict[str, Any]:
         "settings": list_settings(),
     }
     lacking = [name for name, version in packages.items() if version is None]
-    problems = [f"package {name} is missing: pip install {_PACKAGE}" for name in lacking]
+    problems = [f"package {name} is missing: {install_command()}" for name in lacking]
     return {**found, "problems": problems + list(_find_wrong_settings()), "hints": list(_find_hints(found))}
 
 
@@ -208,7 +209,7 @@ def _find_hints(found: dict[str, Any]) -> Iterator[str]:
     for name, parts in found["extras"].items():
         missing = [each for each, version in parts.items() if version is None]
         if missing:
-            yield f"extra {name} is not installed ({', '.join(missing)}): pip install '{_PACKAGE}[{name}]'"
+            yield f"extra {name} is not installed ({', '.join(missing)}): {install_command(name)}"
     shared = found["shared_memory_bytes"]
     if shared is not None and shared < _LEAST_SHARED_BYTES:
         yield (

@@ -26,7 +26,7 @@ import numpy as np
 
 from webdataset.codecs.numpy_arrays import as_plain_array, npy_dumps, npy_loads
 from webdataset.core.errors import DecodingError, EncodingError, MissingExtra, WebDatasetError
-from webdataset.core.optional_imports import import_if_available, loaded_module, require
+from webdataset.core.optional_imports import import_if_available, install_command, loaded_module, require
 
 NPY_EXTENSION = 78
 _KINDS = {
@@ -253,7 +253,7 @@ def _refuse_tuple_keys(value: object) -> None:
 def _msgspec() -> ModuleType:
     library = import_if_available("msgspec.msgpack")
     if library is None:
-        raise MissingExtra("msgpack fields need msgpack: pip install 'webdataset[records]'")
+        raise MissingExtra(f"msgpack fields need msgpack: {install_command('records')}")
     return library
 
 
@@ -305,7 +305,7 @@ def cbor2() -> ModuleType:
     library = require("cbor2", extra="records", purpose="reading and writing CBOR")
     release = tuple(int(part) for part in importlib.metadata.version("cbor2").split(".")[:2])
     if release < _FIRST_CBOR2:
-        raise MissingExtra("CBOR needs cbor2 6.2 or later: pip install -U 'webdataset[records]'")
+        raise MissingExtra(f"CBOR needs cbor2 6.2 or later: {install_command('records')}")
     return library
 
 

@@ -13,10 +13,12 @@ import copyreg
 import importlib
 import sys
 import weakref
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, SupportsIndex, cast
 
 from webdataset.core.errors import MissingExtra, UsageError
+from webdataset.core.redaction import redact
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
@@ -35,7 +37,50 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         absent = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package
         # a package that is there, and lacks a library of its own
         reason = "" if absent else f" (importing it fails: {error})"
-        raise MissingExtra(f"{purpose} needs {package}: pip install 'webdataset[{extra}]'{reason}") from error
+        raise MissingExtra(f"{purpose} needs {package}: {install_command(extra)}{reason}") from error
+
+
+def install_command(extra: str = "") -> str:
+    """Return the command that installs an extra of this package, from where the package was installed.
+
+    The package index has another package under this name, so the name alone would install that one. A checkout and a
+    file are named by their path, a repository by its url. Where none of them is left, the version is named: pip then
+    keeps the package that is installed and adds what its extra needs.
+
+    Args:
+        extra: its name; several have commas between; empty for the package alone.
+    """
+    import json  # noqa: PLC0415  only for a message
+    import shlex  # noqa: PLC0415  only for a message
+    from importlib import metadata  # noqa: PLC0415  20 ms, only for a message
+
+    brackets = f"[{extra}]" if extra else ""
+    package = Path(__file__).resolve().parents[1]
+    checkout = package.parent.parent
+    if package == checkout / "src" / "webdataset" and (checkout / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{checkout}{brackets}')}"
+    try:
+        origin = metadata.distribution("webdataset")
+        version = origin.version
+        source = json.loads(origin.read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        version, source = getattr(sys.modules.get("webdataset"), "__version__", ""), {}
+    return f"pip install {shlex.quote(_name_source(source, brackets) or f'webdataset{brackets}=={version}')}"
+
+
+def _name_source(source: dict[str, Any], brackets: str) -> str | None:
+    """Return what pip is given for the source that ``direct_url.json`` (PEP 610) records; None where it is gone."""
+    from urllib.parse import urlsplit  # noqa: PLC0415  only for a message
+    from urllib.request import url2pathname  # noqa: PLC0415  only for a message
+
+    url = redact(source.get("url", ""))
+    revision = source.get("vcs_info")
+    if revision:
+        return f"webdataset{brackets} @ {revision['vcs']}+{url}@{revision['commit_id']}"
+    if not url.startswith("file:"):
+        return f"webdataset{brackets} @ {url}" if url else None
+    path = Path(url2pathname(urlsplit(url).path))
+    return f"{path}{brackets}" if path.exists() else None
 
 
 def import_if_available(module: str) -> ModuleType | None:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, cast
 
 from webdataset.core.errors import FormatError, MissingExtra, SampleError, Truncated, WebDatasetError
-from webdataset.core.optional_imports import import_if_available, require
+from webdataset.core.optional_imports import import_if_available, install_command, require
 from webdataset.reshaping.field_values import Content, Row, RowConverter, guess_extension, last_extension
 from webdataset.shards.urls import check_document_url, join_url, parent_folder
 from webdataset.storage.open_url import open_stream
@@ -196,7 +196,7 @@ def _decompress_brotli(content: bytes, size: int, url: str) -> bytes:
     library = require("brotli", extra="mds", purpose="reading MDS shards compressed by Brotli")
     engine, plain = library.Decompressor(), bytearray()
     if not hasattr(engine, "can_accept_more_data"):
-        raise MissingExtra("MDS shards compressed by Brotli need brotli 1.2 or later: pip install -U 'webdataset[mds]'")
+        raise MissingExtra(f"MDS shards compressed by Brotli need brotli 1.2 or later: {install_command('mds')}")
     try:
         piece = engine.process(content, output_buffer_limit=_PIECE)
         while piece:

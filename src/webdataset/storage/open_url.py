@@ -29,6 +29,7 @@ from webdataset.core import settings, trust
 from webdataset.core.errors import MissingExtra, UsageError, WebDatasetError
 from webdataset.core.fork_safety import fork_lock
 from webdataset.core.logs import log
+from webdataset.core.optional_imports import install_command
 from webdataset.core.redaction import redact
 from webdataset.storage import streams
 from webdataset.storage.streams import ForeignOpener, Opener, Stream, borrow_stream
@@ -179,7 +180,7 @@ def gopen_error(url: str, *_arguments: object, **_options: object) -> NoReturn:
     hint = f"; meanwhile write {redact(way_out.format(url=_quote_url(url)))}" if way_out else ""
     raise UsageError(
         f"no gopen handler defined for scheme {scheme!r}{hint}. Served are: file, {known}; more come from packages "
-        f"with entry points in {ENTRY_POINTS!r}, from fsspec (pip install 'webdataset[fsspec]'), from "
+        f"with entry points in {ENTRY_POINTS!r}, from fsspec ({install_command('fsspec')}), from "
         f"gopen_schemes[{scheme!r}] = f(url, mode, bufsize, **kw), or by a pipe: url",
         url=url,
     )

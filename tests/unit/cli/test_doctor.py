@@ -1,9 +1,11 @@
 """``wds doctor``: what it says of the machine, and that it shows no secret."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+import webdataset as wds
 from support.command import json_lines, run_wds
 from webdataset.cli import exit_status
 from webdataset.cli.doctor import examine_machine, mask_setting
@@ -75,5 +77,6 @@ def test_missing_extras_come_with_a_way_to_install_them(monkeypatch):
     monkeypatch.setattr("importlib.metadata.requires", lambda _: lines)
     found = examine_machine()
     assert found["extras"] == {"odd": {"nothing-of-this-name": None}}
-    assert "pip install 'webdataset[odd]'" in found["hints"][0]
-    assert found["problems"] == ["package gone is missing: pip install webdataset"]
+    checkout = Path(wds.__file__).parents[2]
+    assert f"pip install -e '{checkout}[odd]'" in found["hints"][0]
+    assert found["problems"] == [f"package gone is missing: pip install -e {checkout}"]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from webdataset.codecs.media.container import check_decoded_size, check_whole, open_container
 from webdataset.core.errors import DecodingError, EncodingError, MissingExtra, describe_error
-from webdataset.core.optional_imports import import_if_available, require
+from webdataset.core.optional_imports import import_if_available, install_command, require
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -44,8 +44,8 @@ def sound_loads(data: bytes) -> tuple[npt.NDArray[np.float32], int]:
         container = open_container(data, "decoding audio")
     except MissingExtra as error:
         raise MissingExtra(
-            "decoding audio needs soundfile (WAV, FLAC, Ogg, MP3) or av (all formats): pip install 'webdataset[audio]' "
-            "or 'webdataset[media]'"
+            "decoding audio needs soundfile (WAV, FLAC, Ogg, MP3; the extra audio) or av (all formats; the extra "
+            f"media): {install_command('audio,media')}"
         ) from error
     with container:
         if not container.streams.audio:
@@ -64,7 +64,7 @@ def _decode_with_soundfile(library: ModuleType, data: bytes) -> tuple[npt.NDArra
         file = library.SoundFile(io.BytesIO(data))
     except library.LibsndfileError as error:
         if import_if_available("av") is None:
-            hint = "PyAV knows more formats: pip install 'webdataset[media]'"
+            hint = f"PyAV knows more formats: {install_command('media')}"
             raise DecodingError(f"soundfile does not know this audio ({describe_error(error)}); {hint}") from error
         return None
     with file:

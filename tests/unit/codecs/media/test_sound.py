@@ -187,14 +187,14 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
         "try:\n"
         "    wds.Decoder(wds.audio)({'wav': b'x'})\n"
         "except MissingExtra as error:\n"
-        "    assert 'webdataset[audio]' in str(error) and 'webdataset[media]' in str(error), error\n"
+        "    assert '[audio,media]' in str(error), error\n"
         "else:\n"
         "    raise SystemExit('no error')\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
     without(monkeypatch, "av")
     assert wds.audio(".wav", stored("WAV", "PCM_16"))[1] == 8000
-    with pytest.raises(DecodingError, match=r"webdataset\[media\]"):
+    with pytest.raises(DecodingError, match=r"\[media\]"):
         wds.audio(".m4a", b"junk")
     without(monkeypatch, "soundfile")
     monkeypatch.setitem(sys.modules, "soundfile", None)
