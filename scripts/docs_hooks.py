@@ -1,10 +1,21 @@
-"""Hooks of mkdocs: cross references that docstrings write as Sphinx roles become links or plain code."""
+"""Hooks of mkdocs: marks of code blocks are left out; cross references of docstrings become links or plain code."""
 
 import re
 from typing import Any
 
 # ``:class:`Loader``` after Markdown has made its backquotes code
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc|obj):<code>([!~]?)([^<]+)</code>")
+# what tests/docs says of a block (``torch``, ``no-run: reason``): with it the block would be no code block here
+_MARKED_FENCE = re.compile(r"^(```python) .*$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Return a page's text with the mark of each code block left out.
+
+    Args:
+        markdown: the text of one page.
+    """
+    return _MARKED_FENCE.sub(r"\1", markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
