@@ -1,4 +1,4 @@
-"""The page about checks shows the table of the kinds of findings as it is."""
+"""The pages about checks show the table of the kinds of findings, and the profiles, as they are."""
 
 import re
 from pathlib import Path
@@ -7,12 +7,14 @@ from webdataset.inspection.finding_kinds import KINDS, SEVERITIES
 from webdataset.inspection.reader_profiles import ProfileSet
 from webdataset.inspection.repair import REPAIRED
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
+PAGES = Path(__file__).resolve().parents[2] / "docs"
+KINDS_PAGE = (PAGES / "check-findings.md").read_text(encoding="utf-8")
+PAGE = (PAGES / "checking.md").read_text(encoding="utf-8")
 
 
 def test_the_table_is_that_of_the_code():
     """Every kind in its order, with severity, meaning and remedy, and nothing else."""
-    table = PAGE.partition("| code | severity |")[2].splitlines()[2:]
+    table = KINDS_PAGE.partition("| code | severity |")[2].splitlines()[2:]
     assert table == [f"| `{kind.code}` | {kind.severity} | {kind.meaning} | {kind.remedy} |" for kind in KINDS.values()]
 
 

@@ -1,4 +1,4 @@
-"""What the site makes of the pages, as far as it needs no mkdocs: code blocks, links between pages, the list of pages."""
+"""What the site makes of the pages, as far as that needs no mkdocs: code blocks, links, the list of pages."""
 
 import re
 import runpy

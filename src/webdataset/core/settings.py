@@ -94,9 +94,9 @@ def _parse_choice(*choices: str) -> Callable[[str], str]:
     return parse
 
 
-CACHE = EnvironmentVariable[str | None]("WDS_CACHE", None, str, "directory of cached shards")
+CACHE = EnvironmentVariable[str | None]("WDS_CACHE", None, str, "directory of the shard cache")
 CACHE_SIZE = EnvironmentVariable[int | None](
-    "WDS_CACHE_SIZE", None, _parse_number, "size bound of the shard cache in bytes"
+    "WDS_CACHE_SIZE", None, _parse_number, "size bound of the shard cache; unset: none"
 )
 CACHE_REVALIDATE = EnvironmentVariable(
     "WDS_CACHE_REVALIDATE",
@@ -111,10 +111,12 @@ RETRY_SECONDS = EnvironmentVariable(
     "WDS_RETRY_SECONDS",
     0.0,
     _parse_rate,
-    "seconds for which a store that does not answer is asked again; 0: for 7 or 8 attempts, about 12 seconds",
+    "how long requests to a store that does not answer are repeated; 0: 7 or 8 attempts, about 12 seconds",
 )
 VERBOSE_CACHE = EnvironmentVariable("WDS_VERBOSE_CACHE", False, _parse_bool, "log what the shard cache does")
-SEED = EnvironmentVariable[int | None]("WDS_SEED", None, int, "seed of every dataset that is given none")
+SEED = EnvironmentVariable[int | None](
+    "WDS_SEED", None, int, "seed of every dataset that is given none; unset: each run has another order"
+)
 FULL_TRACEBACKS = EnvironmentVariable(
     "WDS_FULL_TRACEBACKS", False, _parse_bool, "1 shows this library's own frames in tracebacks of its errors"
 )
@@ -137,7 +139,7 @@ MISSING_END = EnvironmentVariable[str | None](
     "WDS_MISSING_END",
     None,
     _parse_choice("warn", "error", "ignore"),
-    "warn, error or ignore: tar without its end mark; unset: error",
+    "warn, error or ignore: a shard that ends without the end mark of tar; unset: error",
 )
 NATIVE = EnvironmentVariable("WDS_NATIVE", True, _parse_bool, "0 reads samples in Python where the core in C is there")
 CHANGED_SHARDS = EnvironmentVariable(
@@ -240,11 +242,11 @@ SHARED_BYTES = EnvironmentVariable(
     "WDS_SHARED_BYTES",
     67_108_864,
     _parse_number,
-    "bytes of a shard, and of a list of shards, that may wait for other streams of an elastic dataset in one worker; 0 "
-    "reads a shard once for each stream that shares it, and all of it, and goes through the list once for each stream",
+    "how much of a shard, or of a list of shards, one worker keeps for further streams of an elastic dataset; 0: each "
+    "stream reads the shards that it shares, and the list, by itself",
 )
 CONNECTIONS = EnvironmentVariable(
-    "WDS_CONNECTIONS", 5, int, "connections over which one process reads faster than over one"
+    "WDS_CONNECTIONS", 5, int, "connections of one process, where it reads faster over several"
 )
 STORAGE_EMULATOR_HOST = EnvironmentVariable[str | None](
     "STORAGE_EMULATOR_HOST", None, str, "url of a service that stands in for Google Cloud Storage; asked anonymously"

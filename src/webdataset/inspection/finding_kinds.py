@@ -1,7 +1,7 @@
 """The table of the kinds of findings: code, severity, what a finding means, and what to do about it.
 
-``docs/check-findings.md`` shows the same table. Severities: an *error* loses samples or fields, or makes a reader fail; a
-*warning* is read differently by different programs, or looks like a mistake; a *note* is worth knowing.
+``docs/check-findings.md`` shows the same table. Severities: an *error* loses samples or fields, or makes a reader
+fail; a *warning* is read differently by different programs, or looks like a mistake; a *note* is worth knowing.
 """
 
 import re
