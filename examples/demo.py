@@ -7,7 +7,7 @@ Kill it in the middle, by ``kill -9`` if you like, and run it again: it goes on 
 accuracy. The proof is a digest of all keys in the order of training: at the end, the shards are read once more in one
 go, and must give the same.
 
-Run it with ``make demo``, or with ``pip install 'webdataset[torch,images,fast,demo]'`` and ``python examples/demo.py``.
+Run it with ``make demo``, or with ``pip install '.[torch,images,fast,demo]'`` and ``python examples/demo.py``.
 """
 
 import argparse

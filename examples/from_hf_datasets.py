@@ -3,7 +3,7 @@
     python examples/from_hf_datasets.py                    # a dataset made by this program, saved by save_to_disk
     wds convert 'beans' --from hf --split train -o beans-%04d.tar -c 1000          # one from the hub
 
-Needs `pip install datasets 'webdataset[parquet]'`.
+Needs `pip install datasets '.[parquet]'`.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python examples/speech.py                                     # tones made by this program
     python examples/speech.py --shards 'gs://me/speech-{000..099}.tar'
 
-Samples have `flac` or `wav`, mono, and `txt`. Needs `pip install 'webdataset[audio]'`.
+Samples have `flac` or `wav`, mono, and `txt`. Needs `pip install '.[audio]'`.
 """
 
 import argparse
