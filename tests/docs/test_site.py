@@ -54,3 +54,12 @@ def test_every_page_is_in_the_navigation():
     """No page can be reached by its address alone."""
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
     assert listed == {str(page.relative_to(ROOT / "docs")) for page in PAGES}
+
+
+def test_pages_that_sources_name_exist():
+    """Docstrings, comments and the settings page send readers to pages that are there."""
+    folders = (ROOT / "src", ROOT / "examples", ROOT / "bench", ROOT / "scripts")
+    sources = [path for folder in folders for path in folder.rglob("*.py")]
+    named = {page for path in sources for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8"))}
+    assert len(named) > 10
+    assert not [page for page in sorted(named) if not (ROOT / page).exists()]
