@@ -32,6 +32,7 @@ from webdataset.reshaping.table_writing import (
     write_hf_folder,
 )
 from webdataset.samples.raw_samples import RawSample
+from webdataset.storage.same_file import InputFiles
 
 SCHEMAS: Final[Mapping[str, object]] = {
     "convert": {
@@ -117,11 +118,13 @@ def convert_command(
         rules = RowConverter(key=key, columns=columns, rename=rename, failed=failed)
         options = None if storage_profile is None else {"profile": storage_profile}
         reader = Conversion(rules, split=split, classes=classes, class_names=class_names, storage_options=options)
+        output.inputs += reader.list_files(sources, from_kind)
         output.write(_select(reader.read(sources, from_kind), kinds, columns, rename), "converting")
         _tell_left_out(rules, [source for source in sources if (from_kind or choose_source_kind(source)) == "folder"])
         return exit_status.PARTIAL if failures.count else exit_status.DONE
     _refuse_options(chosen, key=key, class_names=class_names, compress=output.compress, level=output.level)
     inputs = expand_inputs(sources, storage_profile=storage_profile, split=split)
+    output.inputs += inputs
     samples = _select(read_inputs(inputs), {"folder"}, columns, rename)
     if chosen == "folder":
         _refuse_options(chosen, raw=raw, max_count=output.max_count, max_size=output.max_size)
@@ -210,6 +213,9 @@ def _write_tables(
     bounds = {"max_samples": output.max_count, "max_bytes": output.max_size}
     if kind == "hf":
         check_hf_folder(target, force=force)
+        InputFiles(output.inputs).refuse_folder(target)
+    else:
+        output.refuse_inputs()
     with console.Progress("converting") as progress:
         columns, rest = infer_columns(progress.track(samples), infer, raw=raw)
         if kind == "hf" and not output.dry_run:

@@ -36,5 +36,8 @@ def create_command(sources: tuple[str, ...], *, output: ShardOutputs, kind: Any,
       find . -name '*.jpg' | awk '{print NR ".jpg", $0}' | wds create -o all.tar -
     """
     check_sources(sources)
-    output.write(chain.from_iterable(create_samples(source, kind, base=base) for source in sources), "writing")
+    output.inputs += sources
+    # folders are listed before the first output appears, which may be in one of them
+    streams = [create_samples(source, kind, base=base) for source in sources]
+    output.write(chain.from_iterable(streams), "writing")
     tell_loose_files(source for source in sources if (kind or choose_kind(source)) == "folder")

@@ -233,7 +233,7 @@ def _list_directory(name: str) -> list[str]:
 
 def _expand_spec(name: str, split: str | None) -> list[str]:
     """Return the shards of a dataset specification or wids index, each once, in the order in which it names them."""
-    return list(dict.fromkeys(_list_shards(load_split(name, split)[1])))
+    return list(dict.fromkeys(list_shards(load_split(name, split)[1])))
 
 
 def load_split(name: str, split: str | None) -> "tuple[str, Mix]":
@@ -256,10 +256,15 @@ def load_split(name: str, split: str | None) -> "tuple[str, Mix]":
     return chosen, splits[chosen]
 
 
-def _list_shards(mix: "Mix") -> Iterator[str]:
+def list_shards(mix: "Mix") -> Iterator[str]:
+    """Yield the shards of all sources of a mix.
+
+    Args:
+        mix: of a dataset specification.
+    """
     for source in mix.sources:
         if source.mix is not None:
-            yield from _list_shards(source.mix)
+            yield from list_shards(source.mix)
         else:
             yield from source.urls()
 

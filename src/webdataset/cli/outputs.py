@@ -96,6 +96,7 @@ def shard_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **given: Any) -> Any:
         names = ("target", "max_count", "max_size", "compress", "level", "rekey", "force", "dry_run", "as_json")
         output = ShardOutputs(**{name: given.pop(name) for name in names})
+        output.inputs += given.get("inputs", ())
         return command(*arguments, output=output, **given)
 
     return functools.reduce(lambda inner, option: option(inner), reversed(options), call)
@@ -120,6 +121,7 @@ class ShardOutputs:
         rekey: number the samples in place of their keys.
 
     Attributes:
+        inputs: urls of what is read, which no output may replace before all is read.
         verbose: say what was written also where standard error is no terminal.
         completed: called with the name of each shard that is complete; not in a dry run.
 
@@ -146,6 +148,7 @@ class ShardOutputs:
         self.compress: str | bool | None = False if compress == "none" else compress
         self.level, self.force, self.dry_run, self.as_json = level, force, dry_run, as_json
         self.rekey = rekey
+        self.inputs: list[str] = []
         self.verbose = False
         self.completed: Callable[[str], None] | None = None
 
@@ -154,12 +157,13 @@ class ShardOutputs:
 
         Raises:
             AlreadyExists: a shard is there.
-            UsageError: there is no target, or options make no sense together.
+            UsageError: there is no target, options make no sense together, or an input would be replaced.
         """
         from webdataset.reshaping.raw_writer import RawShardSeries  # noqa: PLC0415  after --help
 
         if self.target is None:
             raise UsageError("name what to write: -o FILE, -o out-%06d.tar for numbered shards, -o - for stdout")
+        self.refuse_inputs()
         return RawShardSeries(
             self.target,
             max_samples=self.max_count,
@@ -170,6 +174,18 @@ class ShardOutputs:
             dry_run=self.dry_run,
             completed=None if self.dry_run else self.completed,
         )
+
+    def refuse_inputs(self) -> None:
+        """Refuse numbered outputs that would replace inputs; without ``--force`` nothing that is there is replaced.
+
+        Raises:
+            UsageError: they would.
+        """
+        if not self.force or self.target in (None, "-"):
+            return
+        from webdataset.storage.same_file import InputFiles  # noqa: PLC0415  for --force alone
+
+        InputFiles(self.inputs).refuse_pattern(self.target)
 
     def write(self, samples: "Iterable[RawSample]", label: str) -> None:
         """Write samples, and say what was written.

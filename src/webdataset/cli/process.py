@@ -32,7 +32,7 @@ from webdataset.reshaping.processing import (
     map_in_order,
     map_in_processes,
 )
-from webdataset.reshaping.recompression import KINDS, make_target_name, recompress_shard
+from webdataset.reshaping.recompression import KINDS, make_target_name, recompress_shard, refuse_replacements
 from webdataset.samples.raw_samples import RawSample
 
 _RECOMPRESSED: Final[console.JsonSchema] = {
@@ -74,6 +74,8 @@ def recompress_command(
         raise UsageError("two shards would get the same name: recompress them into different folders")
     for target in targets:
         check_target(target, force=force or dry_run)
+    if force:
+        refuse_replacements(inputs.urls, targets)
     if not dry_run and "://" not in base:
         Path(base).mkdir(parents=True, exist_ok=True)
     with console.Progress("recompressing", total=len(inputs)) as progress:

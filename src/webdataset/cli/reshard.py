@@ -8,7 +8,14 @@ from typing import Any, Final
 import click
 
 from webdataset.cli import console
-from webdataset.cli.inputs import Inputs, expand_inputs, input_options, load_split, storage_options_of
+from webdataset.cli.inputs import (
+    Inputs,
+    expand_inputs,
+    input_options,
+    list_shards,
+    load_split,
+    storage_options_of,
+)
 from webdataset.cli.outputs import WRITTEN, ShardOutputs, SizeType, read_inputs, shard_output_options, warn_of_absent
 from webdataset.core.errors import UsageError
 from webdataset.core.seeds import random_seed
@@ -197,6 +204,7 @@ def join_command(
       wds join --missing skip -o 'both-%06d.tar' -s 1GB 'images-*.tar' 'embeddings-*.tar'
     """
     sides = [expand_inputs([each], storage_profile=storage_profile, split=split) for each in datasets]
+    output.inputs += itertools.chain(*sides)
     streams = [read_inputs(side) for side in sides]
     output.write(join_samples(streams, memory_bytes=memory, folder=temporary, **rules), "joining")
 
@@ -235,6 +243,7 @@ def mix_command(
     name, found = load_split(spec, split)
     if most is None and is_endless(found):
         raise UsageError(f"the mix of the split {name!r} never ends: pass --samples, or 'exhausted: drop'", url=spec)
+    output.inputs += list_shards(found)
     options = None if storage_profile is None else {"profile": storage_profile}
     emptied: Counter[str] = Counter()
     samples = mix_samples(found, lambda url: read_inputs(Inputs((url,), options)), choose_seed(seed, "mixed"), emptied)

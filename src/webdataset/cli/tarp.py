@@ -116,8 +116,8 @@ def _refuse_zmq(names: Iterable[str]) -> None:
             )
 
 
-def _find_inputs(names: Iterable[str]) -> Inputs:
-    """Return the shards that arguments stand for; standard input where there are none.
+def _find_inputs(names: Iterable[str], output: ShardOutputs) -> Inputs:
+    """Return the shards that arguments stand for, which no output replaces; standard input where there are none.
 
     Raises:
         UsageError: ZMQ, or no arguments, and standard input is a terminal.
@@ -126,7 +126,9 @@ def _find_inputs(names: Iterable[str]) -> Inputs:
     _refuse_zmq(names)
     if not names and sys.stdin.isatty():
         raise UsageError("name the shards to read, or - for standard input")
-    return expand_inputs(names or ["-"])
+    found = expand_inputs(names or ["-"])
+    output.inputs += found
+    return found
 
 
 class _Failures:
@@ -204,6 +206,7 @@ def create_command(recipe: str, *, output: ShardOutputs, count: int) -> None:
       printf 'a.txt text:hello\na.jpg /data/a.jpg\n' | wds tarp create -o a.tar -
     """
     _refuse_zmq([recipe])
+    output.inputs.append(recipe)
     again: list[str] = []
     output.write(_count(_note_keys(create_samples(recipe, "recipe"), again), count), "writing")
     if again:
@@ -263,7 +266,7 @@ def cat_command(
       wds tarp cat -m 4 -s 1000 -R '#' -o - 'in-{0..9}.tar' | wds tarp split -c 1000
     """
     _refuse_zmq([load or ""])
-    found = _find_inputs([*inputs, *([] if load is None else [f"@{load}"])])
+    found = _find_inputs([*inputs, *([] if load is None else [f"@{load}"])], output)
     urls = found.urls[shardslice] if shardslice is not None else found.urls
     failures = _Failures()
     streams = (_read_one(url, failures, maxerr) for url in urls)
@@ -348,7 +351,7 @@ def proc_command(
     function = TarpCommand(
         command or multicommand or "", settings.child_environment(), several=multicommand is not None, shell=shell
     )
-    samples = _choose_fields(_take(read_inputs(_find_inputs(inputs)), part), fields, missing, failures)
+    samples = _choose_fields(_take(read_inputs(_find_inputs(inputs, output)), part), fields, missing, failures)
     failed, report = count_failures(on_error)
     samples = process_samples(samples, function, jobs=jobs, on_error=on_error, failed=report)
     output.write(samples, "processing")
@@ -390,7 +393,7 @@ def sort_command(
       wds tarp sort -s cls -f 'jpg cls' -o sorted.tar in.tar
     """
     failures = _Failures()
-    samples = _take(read_inputs(_find_inputs(inputs)), part)
+    samples = _take(read_inputs(_find_inputs(inputs, output)), part)
     late = fields is not None and sortfield not in {_RANDOM, _KEY, *FieldChoice(fields).names}
     if not late:
         samples = _choose_fields(samples, fields, missing, failures)
@@ -448,7 +451,7 @@ def split_command(
     output.max_count, output.max_size = count, size
     if post is not None:
         output.completed = lambda name: _run_post(post, name)
-    output.write(_take(read_inputs(_find_inputs(inputs)), part), "splitting")
+    output.write(_take(read_inputs(_find_inputs(inputs, output)), part), "splitting")
 
 
 def _run_post(command: str, name: str) -> None:

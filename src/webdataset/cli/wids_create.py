@@ -19,6 +19,7 @@ from webdataset.index.build import index_shards
 from webdataset.shards import urls as places
 from webdataset.shards.expand import expand_urls
 from webdataset.shards.wids_index import VERSION, WidsShard, check_version, load_document, make_document
+from webdataset.storage.same_file import InputFiles
 from webdataset.writing.outputs import open_output
 
 
@@ -41,6 +42,10 @@ def create(chosen: argparse.Namespace) -> int:
     urls = _list_shards(chosen.files)
     if not urls:
         raise UsageError("no shards: no names were given on stdin")
+    if chosen.output.lower().endswith(places.SHARD_ENDINGS):
+        # -o *.tar, written out by the shell
+        raise UsageError("an index would replace a shard: name a .json file with -o", url=chosen.output)
+    InputFiles(urls).refuse(chosen.output)
     description = _read_description(chosen.info)
     named = _make_namer(chosen)
     failures: list[Exception] = []

@@ -1,8 +1,6 @@
 """Makes a job of what a user gives: checks it, describes the function, and computes the key."""
 
-import functools
 import importlib
-import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,8 +14,7 @@ from webdataset.core.errors import UsageError
 from webdataset.core.redaction import redact
 from webdataset.core.trust import trust_level
 from webdataset.reshaping.processing import load_function
-from webdataset.storage.open_url import rewrite_url
-from webdataset.writing.outputs import local_path
+from webdataset.storage.same_file import InputFiles, find_place
 
 
 class JobOptions(TypedDict, total=False):
@@ -150,30 +147,13 @@ def check_places(outputs: Sequence[str], inputs: Sequence[str]) -> None:
     for url in outputs:
         if url == "-" or url.startswith("pipe:") or not file_name(url):
             raise UsageError("a job's outputs are files or objects that can be looked at again", url=url)
-    places = Counter(map(_find_place, outputs))
-    read = set(map(_find_place, inputs))
+    places = Counter(map(find_place, outputs))
+    read = InputFiles(inputs)
     for url in outputs:
-        if places[_find_place(url)] > 1:
+        if places[find_place(url)] > 1:
             raise UsageError("several outputs would have this name", url=url)
-        if _find_place(url) in read:
-            raise UsageError("an output would replace an input: choose another folder", url=url)
+        read.refuse(url)
     _refuse_strict_commands(inputs)
-
-
-def _find_place(url: str) -> str:
-    """Return where a url leads: a path without links, or the url that is opened."""
-    path = local_path(url)
-    if path is None:
-        return rewrite_url(url)
-    if os.path.islink(path):  # noqa: PTH114  bytes of names stay
-        return os.path.realpath(path)
-    folder, name = os.path.split(path)
-    return f"{_resolve_folder(folder)}/{name}"
-
-
-@functools.lru_cache(maxsize=1024)
-def _resolve_folder(folder: str) -> str:
-    return os.path.realpath(folder or ".")
 
 
 def _refuse_strict_commands(inputs: Sequence[str]) -> None:

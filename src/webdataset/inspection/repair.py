@@ -30,6 +30,7 @@ from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.links import LinkTargets
 from webdataset.storage.open_url import open_stream
 from webdataset.storage.random_access import local_path
+from webdataset.storage.same_file import InputFiles
 from webdataset.tar.builder import END_MARK, PADDING, MemberStyle, make_header_maker
 from webdataset.tar.header import Limits
 from webdataset.tar.walker import MemberPosition
@@ -193,6 +194,7 @@ def _check_names(urls: list[Any], names: list[str], folder: Path, *, force: bool
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None:
         raise UsageError(f"two shards would have the copy {twice}: repair them into folders of their own")
+    inputs = InputFiles(url for url in urls if isinstance(url, str))
     for url, name in zip(urls, names, strict=True):
         path = local_path(url) if isinstance(url, str) else None
         if path is not None and os.path.realpath(os.path.dirname(path) or ".") == os.path.realpath(folder):  # noqa: PTH120  bytes of names stay
@@ -200,6 +202,7 @@ def _check_names(urls: list[Any], names: list[str], folder: Path, *, force: bool
         for place in (folder / name, folder / f"{name}{_DOUBTFUL}"):
             if place.exists() and not force:
                 raise AlreadyExists("a file is there already: pass force=True or choose another folder", url=str(place))
+            inputs.refuse(str(place))
 
 
 def _repair_one(url: Any, folder: Path, name: str, *, storage_options: Any) -> ShardRepair:

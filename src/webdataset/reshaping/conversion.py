@@ -112,6 +112,23 @@ class Conversion:
                 for url in self._expand(source, found):
                     yield from self.converter.convert(self._read_rows(url, found))
 
+    def list_files(self, sources: Iterable[str], kind: str | None = None) -> list[str]:
+        """Return the files that all sources stand for, and the folders that are read as such.
+
+        Args:
+            sources: as for :meth:`read`.
+            kind: likewise.
+
+        Raises:
+            NoShards: a folder without files of this kind.
+        """
+        kinds = [(source, kind or choose_source_kind(source)) for source in sources]
+        return [
+            file
+            for source, found in kinds
+            for file in ([source] if found in ("folder", "hf") else self._expand(source, found))
+        ]
+
     def _expand(self, source: str, kind: str) -> list[str]:
         """Return the files that a source stands for.
 

@@ -5,12 +5,14 @@ The shard reader reads the shard on the way, so that a damaged one is an error, 
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from webdataset.core.errors import UsageError
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import ShardReader
 from webdataset.storage.open_url import open_stream
+from webdataset.storage.same_file import InputFiles, Place, find_place
 from webdataset.writing.compression import ArchiveOutput, CompressedOutput, make_compressor
 from webdataset.writing.outputs import open_output
 
@@ -33,6 +35,26 @@ def make_target_name(url: str, kind: str) -> str:
     if not count or not stem:
         raise UsageError("the name does not end with .tar, .tar.gz, .tgz or such, so that no new name follows", url=url)
     return f"{stem}.tar" if kind == "none" else f"{stem}.tar.{kind}"
+
+
+def refuse_replacements(urls: Sequence[str], targets: Sequence[str]) -> None:
+    """Refuse targets that would replace another shard than their own, or each other, by a link in their folder.
+
+    Args:
+        urls: the shards.
+        targets: one for each.
+
+    Raises:
+        UsageError: it says which.
+    """
+    inputs = InputFiles(urls)
+    places: dict[Place, str] = {}
+    for url, target in zip(urls, targets, strict=True):
+        if inputs.find(target) not in (None, url):
+            inputs.refuse(target)
+        first = places.setdefault(find_place(target), target)
+        if first != target:
+            raise UsageError(f"this is the same file as {first}, by a link: remove the link", url=target)
 
 
 class _CopyWatch:

@@ -8,6 +8,7 @@
 * ``parallel_ranges``: one object over several connections
 * ``random_access``: positioned reads of files and objects; ``extents``: some ranges of one, read ahead
 * ``listing``: folders and wildcards
+* ``same_file``: whether two urls lead to the same file or object
 * ``prefetch``: lookahead over a list of shards; streams that were read in part before their turn
 * ``prefetch_worker``: the reading thread, its budget, the read rate
 * ``uploads``: uploads to object stores: atomic, single-put, multipart
