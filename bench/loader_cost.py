@@ -7,7 +7,8 @@ then ``WDS_BEFORE=DIR/src``), both in turns, and ``ratio`` is ours to that. ``lo
 consumer's process alone, a batch of 64 undecoded samples from two processes, divided by that of torch's DataLoader,
 with two workers that make the batches (``batched(64)``, ``batch_size=None``) or collate for it (``batch_size=64``).
 ``loader bytes``: undecoded payloads of 80 KB through two processes, divided by reading the same payloads with
-``os.pread`` at known offsets; ``plain`` is iterating over the dataset.
+``os.pread`` at known offsets; ``plain`` is iterating over the dataset, and ``mapped`` the same with
+``memory_map=True``, of which nothing is read until it is used.
 
 CPU time is that of all processes, but for the consumer's. Workers stay from epoch to epoch; minima of rounds, since
 other programs only add.
@@ -55,9 +56,9 @@ class Candidates:
         """Return samples of one kind."""
         import webdataset as wds
 
+        if kind.startswith("jpg"):
+            return wds.WebDataset(urls, shardshuffle=False, memory_map=kind == "jpg mapped").to_tuple("jpg")
         dataset = wds.WebDataset(urls, shardshuffle=False)
-        if kind == "jpg":
-            return dataset.to_tuple("jpg")
         if kind != "raw":
             dataset = dataset.decode()
         return dataset.to_tuple("cls", "json") if kind == "tuple" else dataset
@@ -200,6 +201,8 @@ def ask_bytes(ours: Served, was: Served | None, urls: list[str], count: int) -> 
     jobs = {
         way: (ours, {"urls": urls, "kind": "jpg", "way": way, "size": 32}) for way in ("read", "plain", "processes")
     }
+    for way in ("plain", "processes"):
+        jobs[f"{way} mapped"] = ours, {"urls": urls, "kind": "jpg mapped", "way": way, "size": 32}
     if was is not None:
         jobs["was"] = was, {"urls": urls, "kind": "jpg", "way": "processes", "size": 32}
     found = least(jobs, "cpu", lambda _: count)
@@ -208,6 +211,8 @@ def ask_bytes(ours: Served, was: Served | None, urls: list[str], count: int) -> 
         sample_us={way: round(each, 1) for way, each in found.items()},
         ratio=rounded(found["processes"] / found["read"]),
         to_plain=rounded(found["processes"] / found["plain"]),
+        ratio_mapped=rounded(found["processes mapped"] / found["read"]),
+        plain_mapped=rounded(found["plain mapped"] / found["read"]),
         load=round(os.getloadavg()[0], 1),
     )
 

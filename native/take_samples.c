@@ -13,7 +13,11 @@
    operating system copies it there, and nothing is copied again. With it come a few blocks more, in which the next
    large body is expected to begin. Where the file gives less, header and body so far are handed back as one chunk:
    to Python it is as if the chunk had ended there. Before a body of LARGE bytes the call ends if samples wait to be
-   given, so that they do not lie in memory beside it. */
+   given, so that they do not lie in memory beside it.
+
+   Of a mapped file, samples get parts of a memoryview of the map in place of bytes. Headers are still read by system
+   calls, so that nothing here touches the map: a file that is cut meanwhile is seen, and does not end the process. A
+   body that the chunk cuts off is gone past: the next chunk begins where the next header does. */
 
 #include "core.h"
 
@@ -169,6 +173,7 @@ typedef struct {
     Py_ssize_t end;
     long long base; /* offset of the chunk in the stream */
     int file;       /* -1 where there is none */
+    PyObject *mapped; /* borrowed: a memoryview of the whole file, or NULL where samples get bytes */
     long long length; /* offset at which the file ends, as it was opened: no body ends after it */
     Py_ssize_t left; /* bytes that may still be read from it in this call */
 } Source;
@@ -196,6 +201,40 @@ static int read_chunk(Source *source, Py_ssize_t size)
     source->left -= count;
     Py_DECREF(source->buffer);
     return replace_chunk(source, next, count, source->base + source->end) < 0 ? -1 : 1;
+}
+
+/* The same of a mapped file, from the position `at` on, which lies at the end of the chunk or after it. What is gone past
+   counts as read: it bounds how many samples wait. */
+static int read_chunk_at(Source *source, Py_ssize_t at, Py_ssize_t size)
+{
+    Py_ssize_t count = 0;
+    PyObject *next = PyBytes_FromStringAndSize(NULL, size);
+    if (next == NULL) return -1;
+#ifndef _WIN32
+    char *bytes = PyBytes_AsString(next);
+    Py_BEGIN_ALLOW_THREADS
+    count = (Py_ssize_t)pread(source->file, bytes, (size_t)size, (off_t)(source->base + at));
+    Py_END_ALLOW_THREADS
+#endif
+    if (count <= 0) {
+        Py_DECREF(next);
+        return 0;
+    }
+    source->left -= at - source->end + count;
+    Py_DECREF(source->buffer);
+    return replace_chunk(source, next, count, source->base + at) < 0 ? -1 : 1;
+}
+
+/* End a chunk of a mapped file where the next header begins, so that no more than padding is to be skipped; the position
+   after it, or -1 with MemoryError. */
+static Py_ssize_t end_chunk_at(Source *source, Py_ssize_t at)
+{
+    long long there = source->base + at < source->length ? source->base + at : source->length;
+    Py_ssize_t rest = (Py_ssize_t)(source->base + at - there);
+    PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0);
+    if (nothing == NULL) return -1;
+    Py_DECREF(source->buffer);
+    return replace_chunk(source, nothing, 0, there) < 0 ? -1 : rest;
 }
 
 /* Read a body that begins at `body` in the chunk, and `ahead` bytes that follow it and its padding: they are the next
@@ -233,13 +272,16 @@ failed:
     return NULL;
 }
 
-/* Choose how many bytes to read with the next body: as many as lay between the last two large ones, or ever more. */
-static void plan_ahead(Taker *self, long long header, Py_ssize_t size, long long end)
+/* Choose how many bytes to read with the next body: as many as lay between the last two large ones, or ever more; in
+   steps of `least`. */
+static void plan_ahead(Taker *self, long long header, Py_ssize_t size, long long end, Py_ssize_t least)
 {
     if (size >= WORTH_A_READ) {
         long long between = header - self->body_end + BLOCK;
-        self->ahead = between > MOST_AHEAD ? self->ahead : (Py_ssize_t)((between + LEAST_AHEAD - 1) & -LEAST_AHEAD);
-        if (self->ahead < LEAST_AHEAD) self->ahead = LEAST_AHEAD;
+        long long next = between > MOST_AHEAD ? self->ahead : (between + least - 1) & -(long long)least;
+        /* a little less is no reason: small members vary */
+        if (next > self->ahead || self->ahead - next >= LEAST_AHEAD) self->ahead = (Py_ssize_t)next;
+        if (self->ahead < least) self->ahead = least;
         self->body_end = end;
     }
     else self->ahead *= 2;
@@ -248,19 +290,20 @@ static void plan_ahead(Taker *self, long long header, Py_ssize_t size, long long
 }
 
 PyDoc_STRVAR(take_doc,
-"take(buf, pos, base, sample, key, start, samples, offsets, file, length, most)\n"
+"take(buf, pos, base, sample, key, start, samples, offsets, file, length, most, mapped)\n"
 "-> (buf, pos, base, sample, key, start, more)\n\n"
 "Take members from a chunk, and from the file after it.\n\n"
 "buf: bytes; pos: where a header begins; base: offset of the chunk in the stream; sample: the one in progress, or None;\n"
 "key: its key; start: where it starts; samples, offsets: lists that get the samples that are complete, and where each\n"
 "starts; file: descriptor of the file that continues the chunk, or -1; length: its bytes; most: bytes from which on no\n"
-"more are read from it. The new chunk is the last that was read. The new position may lie up to 511 bytes after the\n"
+"more are read from it; mapped: a memoryview of the whole file, whose parts samples get in place of bytes, or None: then\n"
+"the file's position stays where it is. The new chunk is the last that was read. The new position may lie up to 511 bytes after the\n"
 "chunk: padding that is to be skipped. sample is None, too, where the last one is complete. more: only `most`, or a large\n"
 "body to come, ended it; it continues from there, once the samples have been taken out of the lists.");
 
 static PyObject *take(Taker *self, PyObject *args)
 {
-    PyObject *buffer, *sample, *key, *samples, *offsets, *key_bytes = NULL, *spent = NULL, *payload = NULL;
+    PyObject *buffer, *sample, *key, *samples, *offsets, *mapped, *key_bytes = NULL, *spent = NULL, *payload = NULL;
     Source source;
     Py_ssize_t pos;
     long long start;
@@ -268,9 +311,10 @@ static PyObject *take(Taker *self, PyObject *args)
     int more = 0;
     char present[2 * BLOCK]; /* the bytes of the present key */
 
-    if (!PyArg_ParseTuple(args, "OnLOOLOOiLn", &buffer, &pos, &source.base, &sample, &key, &start, &samples, &offsets,
-                          &source.file, &source.length, &source.left))
+    if (!PyArg_ParseTuple(args, "OnLOOLOOiLnO", &buffer, &pos, &source.base, &sample, &key, &start, &samples, &offsets,
+                          &source.file, &source.length, &source.left, &mapped))
         return NULL;
+    source.mapped = mapped == Py_None ? NULL : mapped;
     if (PyBytes_AsStringAndSize(buffer, &source.data, &source.end) < 0) return NULL;
     if (pos < 0) {
         PyErr_SetString(PyExc_ValueError, "a position is not negative");
@@ -283,6 +327,8 @@ static PyObject *take(Taker *self, PyObject *args)
     source.buffer = buffer;
     Py_INCREF(sample);
     Py_INCREF(key);
+    /* headers are read alone from a mapped file */
+    Py_ssize_t step = source.mapped ? BLOCK : LEAST_AHEAD;
     if (sample != Py_None) {
         key_bytes = PyUnicode_AsEncodedString(key, "utf-8", "surrogateescape");
         if (key_bytes == NULL) goto failed;
@@ -299,11 +345,12 @@ static PyObject *take(Taker *self, PyObject *args)
                 more = 1;
                 break;
             }
-            int came = read_chunk(&source, at - end + self->ahead);
+            int came = source.mapped ? read_chunk_at(&source, at, self->ahead)
+                                     : read_chunk(&source, at - end + self->ahead);
             if (came < 0) goto failed;
             if (came == 0) break;
-            pos = at - end;
-            plan_ahead(self, 0, 0, 0);
+            pos = source.mapped ? 0 : at - end;
+            plan_ahead(self, 0, 0, 0, step);
             continue;
         }
         if (at > end || end - at < BLOCK) break;
@@ -322,9 +369,10 @@ static PyObject *take(Taker *self, PyObject *args)
         int cut = size > (long long)(end - body);
         if (cut) {
             /* what it declares and the file does not have is not allocated */
-            if (source.file < 0 || size > MOST_IN_ONE_READ || size > source.length - source.base - body) break;
-            if (!self->ahead && size - (end - body) < WORTH_A_READ) break;
-            if (source.left <= 0 && size < LARGE) {
+            if (source.file < 0 || size > source.length - source.base - body) break;
+            if (!source.mapped && size > MOST_IN_ONE_READ) break;
+            if (!source.mapped && !self->ahead && size - (end - body) < WORTH_A_READ) break;
+            if (source.left <= 0 && (source.mapped || size < LARGE)) {
                 more = 1;
                 break;
             }
@@ -366,7 +414,7 @@ static PyObject *take(Taker *self, PyObject *args)
             if (repeated < 0) goto failed;
             if (repeated) break;
         }
-        if (cut && size >= LARGE) {
+        if (cut && size >= LARGE && !source.mapped) {
             if (!continues && sample != Py_None) {
                 if (append_sample(samples, offsets, sample, start) < 0) goto failed;
                 Py_DECREF(sample);
@@ -382,7 +430,13 @@ static PyObject *take(Taker *self, PyObject *args)
         }
         long long first = source.base + pos; /* of the PAX header, where there is one */
         long long stops = source.base + body + size;
-        if (cut) {
+        if (source.mapped) {
+            long long place = source.base + body;
+            payload = PySequence_GetSlice(source.mapped, (Py_ssize_t)place, (Py_ssize_t)stops);
+            if (payload == NULL) goto failed;
+            pos = body + (Py_ssize_t)((size + BLOCK - 1) & ~(long long)(BLOCK - 1));
+        }
+        else if (cut) {
             payload = read_body(&source, pos, body, (Py_ssize_t)size, self->ahead ? self->ahead : LEAST_AHEAD, &spent);
             if (payload == NULL && PyErr_Occurred()) {
                 if (size < LARGE || !PyErr_ExceptionMatches(PyExc_MemoryError)) goto failed;
@@ -401,7 +455,9 @@ static PyObject *take(Taker *self, PyObject *args)
             if (payload == NULL) goto failed;
             pos = body + (Py_ssize_t)((size + BLOCK - 1) & ~(long long)(BLOCK - 1));
         }
-        if (cut || (self->ahead && size >= WORTH_A_READ)) plan_ahead(self, first, (Py_ssize_t)size, stops);
+        if (source.mapped && size >= WORTH_A_READ)
+            plan_ahead(self, stops - size - BLOCK, (Py_ssize_t)size, (stops + BLOCK - 1) & -BLOCK, step);
+        else if (cut || (self->ahead && size >= WORTH_A_READ)) plan_ahead(self, first, (Py_ssize_t)size, stops, step);
         if (!continues) {
             if (sample != Py_None && append_sample(samples, offsets, sample, start) < 0) goto failed;
             PyObject *made = PyDict_Copy(self->stamp);
@@ -423,7 +479,11 @@ static PyObject *take(Taker *self, PyObject *args)
         Py_CLEAR(spent);
         if (failed < 0) goto failed;
     }
-    if (source.end < PyBytes_Size(source.buffer)) {
+    if (source.mapped && pos > source.end) {
+        pos = end_chunk_at(&source, pos);
+        if (pos < 0) goto failed;
+    }
+    else if (source.end < PyBytes_Size(source.buffer)) {
         PyObject *shorter = PyBytes_FromStringAndSize(source.data, source.end);
         if (shorter == NULL) goto failed;
         Py_DECREF(source.buffer);

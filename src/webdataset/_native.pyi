@@ -52,6 +52,7 @@ class Taker:
         file: int,
         length: int,
         most: int,
+        mapped: memoryview | None,
         /,
     ) -> tuple[bytes, int, int, dict[str, Any] | None, str | None, int, bool]: ...
 

@@ -67,6 +67,8 @@ def bytestr(data: Any) -> bytes:
     Args:
         data: bytes, a text, or anything with a ``str``.
     """
+    if isinstance(data, memoryview):
+        return bytes(data)
     return data if isinstance(data, bytes) else str(data).encode("utf-8")
 
 

@@ -28,6 +28,8 @@ from webdataset.samples.documents.document import Document
 
 Sample = dict[str, Any]
 MOST_PLANS = 4096
+# what fields of shards are: memoryviews where files are mapped
+_STORED = frozenset([bytes, memoryview])
 # functions of this package that decode; users write their names as texts
 _MEDIA_FUNCTIONS = ("audio", "video", "video_clips", "torch_audio", "torch_video", "torch_safetensors")
 
@@ -125,9 +127,9 @@ class Decoder:
         field = ""
         try:
             for field, data in sample.items():
-                if type(data) is bytes:
+                if type(data) in _STORED:
                     plan = plans[field]
-                    decoded[field] = data if plan is keep_bytes else plan(data)
+                    decoded[field] = data if plan is keep_bytes else plan(data if type(data) is bytes else bytes(data))
                 elif field in metadata:
                     decoded[field] = data
                 elif field[:2] == "__":

@@ -57,7 +57,7 @@ def format_value(value: object) -> str:
 
 
 def _format_by_kind(value: object) -> str:
-    if isinstance(value, bytes | bytearray):
+    if isinstance(value, bytes | bytearray | memoryview):
         return f"{len(value)} bytes"
     if isinstance(value, Mapping):
         return "{" + ", ".join(redact(str(name)) for name in list(value)[:8]) + ("…}" if len(value) > 8 else "}")
@@ -317,6 +317,7 @@ def _describe_stage(stage: object, *, before: bool) -> list[str]:
         *(_find_flow_line(stage) if isinstance(stage, Stage) else []),
         *_describe_order(stage),
         *_describe_selection(stage),
+        *_describe_map(stage),
     ]
     if not before and not isinstance(stage, Stage):
         lines.append(_REPLAYED)
@@ -335,6 +336,14 @@ def _describe_selection(stage: object) -> list[str]:
         f"leaves out samples for which this does not hold: {text}",
         "beside a shard with a columns file that answers it, only the samples that may match are read",
     ]
+
+
+def _describe_map(stage: object) -> list[str]:
+    """Return what fields are, where a reader maps shards."""
+    if not isinstance(stage, ReadShards) or not getattr(stage.reading, "memory_map", False):
+        return []
+    plain = "of the file where a shard is local or complete in the cache, and plain; of copied bytes elsewhere"
+    return [f"fields are read-only memoryviews: {plain}"]
 
 
 def _describe_order(stage: object) -> list[str]:

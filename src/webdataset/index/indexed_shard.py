@@ -251,8 +251,7 @@ class IndexedShard:
         return self._videos
 
     def _fetch_field(self, ordinal: int, field: str) -> bytes:
-        content: bytes = self._fetch(ordinal, (field,))[field]
-        return content
+        return bytes(self._fetch(ordinal, (field,))[field])
 
     def _place(self, ordinal: int) -> int:
         """Return a sample's number, counted from the beginning."""
@@ -270,7 +269,12 @@ class IndexedShard:
             sample = fetch_sample(index, place, ranges, self._reading, fields)
         except WebDatasetError as error:
             raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
-        if self._read_small is None and self._reading.rename_files is None and ranges is self._ranges:
+        if (
+            self._read_small is None
+            and not self._reading.memory_map
+            and self._reading.rename_files is None
+            and ranges is self._ranges
+        ):
             self._read_small = open_small_samples(index, ranges)
             self.quick = self._read_small if self.decode is None else None
         return sample

@@ -55,14 +55,37 @@ def fetch_sample(
     try:
         if ordinal in index.sparse or reading.rename_files is not None:
             raise UnprovenHeader  # noqa: TRY301  one way out
+        if reading.memory_map:
+            views = _view_payloads(chosen, ranges)
+            return sample | {field.name: views[field.offset] for field in chosen}
         if isinstance(ranges, LocalRanges) and ranges.walked and _reread_fields(chosen, ranges, sample):
             return sample
         payloads = _read_payloads(chosen, ranges)
     except UnprovenHeader:
         payloads = _scan_sample(index, ordinal, entry, ranges, reading)
     for field in chosen:
-        sample[field.name] = payloads[field.offset]
+        sample[field.name] = memoryview(payloads[field.offset]) if reading.memory_map else payloads[field.offset]
     return sample
+
+
+def _view_payloads(fields: Sequence[FieldEntry], ranges: RandomAccess) -> dict[int, memoryview]:
+    """Return fields as memoryviews by offset: of the file where it is local, else of copied bytes."""
+    if not isinstance(ranges, LocalRanges):
+        return {offset: memoryview(payload) for offset, payload in _read_payloads(fields, ranges).items()}
+    from webdataset.index.mapped_fields import MappedFields  # noqa: PLC0415  few programs map files
+
+    mapped = ranges.mapped if isinstance(ranges.mapped, MappedFields) else MappedFields(ranges)
+    ranges.mapped = mapped
+    views = mapped.view_fields(fields)
+    if views is None:
+        return {offset: memoryview(payload) for offset, payload in _read_payloads(fields, ranges).items()}
+    for field in fields:
+        header = mapped.read_header(field)
+        if not ranges.walked or not _is_same_header(header, 0, field.member, field.size):
+            check_header(header, field)
+        if len(views[field.offset]) != field.size:
+            raise stale_error(f"the shard ends before the end of {field.member!r}", offset=field.offset)
+    return views
 
 
 def _reread_fields(fields: Sequence[FieldEntry], ranges: LocalRanges, sample: Sample) -> bool:

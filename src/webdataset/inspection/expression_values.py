@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from webdataset.inspection.field_preview import JSON_FIELDS, TEXT_FIELDS
-from webdataset.inspection.image_header import read_image_size
+from webdataset.inspection.image_header import read_image_size, read_image_size_in
 from webdataset.inspection.media_header import read_media_duration
 
 MOST_STEPS: Final = 200_000
@@ -23,7 +23,13 @@ _NUMBERS = frozenset(("cls", "cls2", "index", "inx", "id"))
 
 
 def _read_duration(payload: bytes) -> float | None:
-    return read_media_duration(lambda start, stop: payload[start:stop], len(payload))
+    return read_media_duration(lambda start, stop: bytes(payload[start:stop]), len(payload))
+
+
+def _read_image_size(payload: bytes | memoryview) -> tuple[int, int] | None:
+    if isinstance(payload, bytes):
+        return read_image_size(payload)
+    return read_image_size_in(lambda start, stop: bytes(payload[start:stop]), len(payload))
 
 
 class FieldSource(Mapping[str, bytes]):
@@ -177,7 +183,7 @@ class Scope:
         if not self.has(name):
             return None
         payloads = self.payloads
-        found = payloads.image_size(name) if isinstance(payloads, FieldSource) else read_image_size(payloads[name])
+        found = payloads.image_size(name) if isinstance(payloads, FieldSource) else _read_image_size(payloads[name])
         return None if found is None else found[side == "height"]
 
     def duration(self, name: str) -> float | None:
@@ -193,14 +199,15 @@ class Scope:
         Raises:
             TypeError: the name is no text.
         """
-        return self.payloads[name] if self.has(name) else None
+        return bytes(self.payloads[name]) if self.has(name) else None
 
 
 def _parse_field(scope: Scope, name: str) -> Any:
     ending = name.rpartition(".")[2]
     if ending not in JSON_FIELDS and ending not in TEXT_FIELDS:
         return FieldValue(scope, name)
-    payload = scope.payloads[name]
+    # of a mapped shard it is a memoryview
+    payload = bytes(scope.payloads[name])
     if ending in JSON_FIELDS:
         try:
             return json.loads(payload)

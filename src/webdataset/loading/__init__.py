@@ -4,7 +4,8 @@
   ``loader_checks``: checks of arguments and of an epoch's end
 * ``partition``: what each worker of a Loader gets
 * ``worker``: the loop of a worker, and its metrics; ``thread_workers``, ``process_workers``: the pools of them
-* ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it; ``message_pipe``: the pipes
+* ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it; ``message_pipe``: the pipes;
+  ``mapped_views``: views of mapped shards on their way
 * ``shared_memory``: the layout of batches in blocks of memory, and leases on them
 * ``rows``, ``columns``, ``windows``, ``batching``: samples to rows of blocks and to columns, parts to windows, windows
   to batches; ``ready_order``: parts as they become ready

@@ -11,7 +11,7 @@ Samples are put together again (``samples``) only where they do not fit into one
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -24,10 +24,11 @@ LISTED, NUMBERS, SCALARS, STACKED, LOOSE = "listed", "numbers", "scalars", "stac
 # of a column that came from a process: LISTED, packed by the native core until columns are joined
 PACKED = "packed"
 # whose lists collation leaves as they are
-_LISTED_TYPES = frozenset([str, bytes, dict, list, tuple, type(None)])
+_LISTED_TYPES = frozenset([str, bytes, memoryview, dict, list, tuple, type(None)])
 # so many values of a long list of containers stand for all
 _WEIGHED = 2
 _SIZED = frozenset([str, bytes, bytearray])
+_VIEWS = frozenset([memoryview])
 _ROWS = (tuple, list)
 _CONTAINERS = frozenset([dict, list, tuple])
 # that stand for a few bytes, as what does not say its size
@@ -283,6 +284,8 @@ def _weigh_values(values: Iterable[Any]) -> int:
 def _weigh_list(values: Sequence[object], kinds: set[type]) -> int:
     if kinds <= _SIZED:
         return sum(map(len, cast("Sequence[bytes]", values)))
+    if kinds == _VIEWS:
+        return sum(map(attrgetter("nbytes"), values))
     if len(values) > 4 * _WEIGHED and not kinds.isdisjoint(_CONTAINERS):
         some = values[:: len(values) // _WEIGHED]
         return _weigh_values(some) * len(values) // len(some)

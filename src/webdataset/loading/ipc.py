@@ -23,6 +23,7 @@ import numpy as np
 from webdataset.core.errors import FlowError, describe_error, shorten_pickling_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.loading.columns import LISTED, LOOSE, PACKED, Columns, FieldColumn, PackedValues
+from webdataset.loading.mapped_views import ViewReceiver, ViewSender, is_plain_view, open_view, reduce_view
 from webdataset.loading.message_pipe import MessagePipe, share_memory
 from webdataset.loading.shared_memory import Leases, MemoryBlock, as_array
 from webdataset.loading.worker import WindowCredit, WindowPart
@@ -37,7 +38,7 @@ _LARGE_BYTES = 1 << 13
 # a sample, on average
 _SMALL_BYTES = 1 << 10
 _CONTAINERS = frozenset([dict, list, tuple])
-_BYTES = frozenset([bytes])
+_BYTES, _VIEWS = frozenset([bytes]), frozenset([memoryview])
 # of a part that comes through the pipe: the first byte (no pickle's), the number of pieces; the size of each
 _PART = 0x50
 _INLINE = struct.Struct("<BI")
@@ -52,8 +53,8 @@ _GRANTS = struct.Struct("<BI")
 _CREDIT = struct.Struct("<qq??")
 _LEAST_BYTES = 1 << 18
 _ALIGNMENT = 64
-# how a column's values travel: as a list; packed by the native core; beside the part; as the bytes of an array
-_LIST, _PACKED, _BESIDE, _ARRAY = range(4)
+# how a column's values travel: as a list; packed by the native core; beside the part; as bytes of an array; as views
+_LIST, _PACKED, _BESIDE, _ARRAY, _VIEWED = range(5)
 # a part or columns as a tuple of values that are pickled fast
 Packed = tuple[Any, ...]
 # of all workers; each costs a descriptor, of which a program may have 1024 as a rule
@@ -97,7 +98,9 @@ class _Pickler(pickle.Pickler):
             written.clear()
             buffers.clear()
 
-    def reducer_override(self, value: object) -> tuple[Callable[..., object], tuple[object]]:
+    def reducer_override(self, value: object) -> tuple[Callable[..., object], tuple[object, ...]]:
+        if type(value) is memoryview:
+            return reduce_view(value)
         torch = loaded_module("torch")
         if torch is not None and type(value) is torch.Tensor:
             array = as_array(value)
@@ -105,7 +108,7 @@ class _Pickler(pickle.Pickler):
                 from webdataset.codecs.torch_codecs import array_to_tensor  # noqa: PLC0415  torch is loaded already, this module not
 
                 return array_to_tensor, (array,)
-        unchanged: tuple[Callable[..., object], tuple[object]] = NotImplemented
+        unchanged: tuple[Callable[..., object], tuple[object, ...]] = NotImplemented
         return unchanged
 
 
@@ -149,7 +152,7 @@ def _expose_bytes(value: object, depth: int) -> object:
     return exposed if isinstance(value, list) else tuple(exposed)
 
 
-def _pack_part(part: WindowPart, payloads: list[bytes], pack: PackValues | None) -> Packed:
+def _pack_part(part: WindowPart, payloads: list[bytes | memoryview], pack: PackValues | None) -> Packed:
     """Return a part as a tuple of values that are pickled fast; what travels beside it goes to ``payloads``."""
     rows = part.rows
     return (
@@ -172,13 +175,13 @@ def _pack_part(part: WindowPart, payloads: list[bytes], pack: PackValues | None)
     )
 
 
-def _unpack_part(packed: Packed, payloads: Iterator[bytes]) -> WindowPart:
+def _unpack_part(packed: Packed, payloads: Iterator[bytes | memoryview]) -> WindowPart:
     worker, window, rows, columns, *rest = packed
     found = range(*rows) if type(rows) is tuple and rows else rows
     return WindowPart(worker, window, found, None if columns is None else _unpack_columns(columns, payloads), *rest)
 
 
-def _pack_columns(columns: Columns, payloads: list[bytes], pack: PackValues | None) -> Packed:
+def _pack_columns(columns: Columns, payloads: list[bytes | memoryview], pack: PackValues | None) -> Packed:
     fields: list[Packed | None]
     # what is small on the whole is copied as fast as it is looked at
     if columns.size_bytes < _SMALL_BYTES * columns.size:
@@ -198,11 +201,15 @@ def _pack_small(column: FieldColumn, pack: PackValues | None) -> Packed:
     return _PACKED, PACKED, packed, len(values), type(values[0]) is str
 
 
-def _pack_large(column: FieldColumn, payloads: list[bytes]) -> Packed:
+def _pack_large(column: FieldColumn, payloads: list[bytes | memoryview]) -> Packed:
     form, values = column.form, column.values
     if form not in (LISTED, LOOSE):
         return _pack_array(column)
-    if set(map(type, values)) == _BYTES and sum(map(len, values)) >= max(_INLINE_BYTES, _LARGE_BYTES * len(values)):
+    kinds = set(map(type, values))
+    if kinds == _VIEWS and all(map(is_plain_view, values)):
+        payloads += values
+        return _VIEWED, form, len(values)
+    if kinds == _BYTES and sum(map(len, values)) >= max(_INLINE_BYTES, _LARGE_BYTES * len(values)):
         payloads += values
         return _BESIDE, form, len(values)
     return _LIST, form, _expose_bytes(values, 1)
@@ -212,7 +219,7 @@ def _pack_array(column: FieldColumn) -> Packed:
     return _ARRAY, column.form, column.values.tobytes(), column.values.dtype.str
 
 
-def _unpack_columns(packed: Packed, payloads: Iterator[bytes]) -> Columns:
+def _unpack_columns(packed: Packed, payloads: Iterator[bytes | memoryview]) -> Columns:
     kind, keys, fields, *rest = packed
     found: list[FieldColumn | None] = []
     for field in fields:
@@ -224,6 +231,9 @@ def _unpack_columns(packed: Packed, payloads: Iterator[bytes]) -> Columns:
             values = PackedValues(values, *more)
         elif way == _BESIDE:
             values = list(itertools.islice(payloads, values))
+        elif way == _VIEWED:
+            # some were sent as bytes
+            values = list(map(open_view, itertools.islice(payloads, values)))
         elif way == _ARRAY:
             # a copy of numbers, since it becomes the consumer's
             values = np.frombuffer(values, *more).copy()
@@ -282,6 +292,7 @@ class PartSender:
         self._pack: PackValues | None = None if core is None else core.pack_values
         self._segments: dict[int, mmap.mmap] = {}
         self._free: list[int] = []
+        self._views = ViewSender(pipe)
 
     def release_segment(self, number: int) -> None:
         """Take note that the consumer needs a segment no more."""
@@ -294,7 +305,7 @@ class PartSender:
             FlowError: a sample that cannot be pickled.
             SharedMemoryError: there is no memory for a large one.
         """
-        payloads: list[bytes] = []
+        payloads: list[bytes | memoryview] = []
         try:
             content, buffers = self._pickler.pickle_value(_pack_part(part, payloads, self._pack))
         except Exception as error:  # whatever pickling a user's object raises
@@ -303,12 +314,14 @@ class PartSender:
                 f"a sample cannot be sent from a worker process, since it cannot be pickled ({why}): take "
                 "the field out before the loader, or use mode='threads'"
             ) from error
+        if buffers or payloads:
+            self._views.refer_to(buffers, payloads)
         if not buffers and not payloads and len(content) <= _INLINE_BYTES:
             self._pipe.send(_INLINE_ALONE.pack(_PART, 1, len(content)), content)
             return
         pieces: list[bytes | memoryview] = [content, *[buffer.raw() for buffer in buffers], *payloads]
         sizes = [len(piece) for piece in pieces]
-        if sum(sizes) <= _INLINE_BYTES:
+        if sum(sizes) <= _INLINE_BYTES and not payloads:
             self._pipe.send(_INLINE.pack(_PART, len(sizes)), struct.pack(f"<{len(sizes)}I", *sizes), *pieces)
             return
         number, memory = self._segment(sum(sizes) + _ALIGNMENT * len(sizes))
@@ -360,6 +373,7 @@ class PartReceiver:
         self._largest = 0
         # number and size of one that was announced, and whose descriptor has not come yet
         self._announced: tuple[int, int] | None = None
+        self._views = ViewReceiver(pipe)
 
     def release_segments(self) -> list[int]:
         """Return the numbers of segments that the worker can use again, and was not told of."""
@@ -377,8 +391,10 @@ class PartReceiver:
             SharedMemoryError: memory cannot be mapped here.
             FlowError: a sample that cannot be unpickled.
         """
-        if self._announced is not None:
-            self._receive_segment(*self._announced)
+        if self._announced is not None or self._views.awaited is not None:
+            if self._announced is not None:
+                self._receive_segment(*self._announced)
+            self._views.receive_file()
             return None
         message = self.pipe.receive_in_time()
         if message is None:
@@ -386,17 +402,17 @@ class PartReceiver:
         if message[0] == _PART:
             _, count = _INLINE.unpack_from(message)
             if count == 1:
-                return _unpickle(memoryview(message)[_INLINE.size + 4 :], [], iter(()))
+                return _unpickle(memoryview(message)[_INLINE.size + 4 :], *self._views.insert_views([], iter(())))
             sizes = struct.unpack_from(f"<{count}I", message, _INLINE.size)
             stops = itertools.accumulate(sizes, initial=_INLINE.size + 4 * count)
             content, *views = [memoryview(message)[a:b] for a, b in itertools.pairwise(stops)]
-            return _unpickle(content, list(map(bytearray, views)), iter(()))
+            return _unpickle(content, *self._views.insert_views(list(map(bytearray, views)), iter(())))
         if message[0] == _FAR_PART:
             return self._receive_far(message)
         kind, number, *rest = pickle.loads(message)  # noqa: S301  our own worker's
         if kind == "segment":
             self._receive_segment(number, *rest)
-        else:
+        elif not self._views.take(kind, (number, *rest)):
             del self._segments[number]
         return None
 
@@ -422,7 +438,7 @@ class PartReceiver:
         if count == 1:
             try:
                 with memoryview(block.memory) as content:
-                    return _unpickle(content[: sizes[0]], [], payloads)
+                    return _unpickle(content[: sizes[0]], *self._views.insert_views([], payloads))
             finally:
                 self._copied.append(number)
         lent = block.lend(self._loans, number)
@@ -430,13 +446,13 @@ class PartReceiver:
         if len(self._segments) > self._most:
             lent = lent[: starts[count]].copy()
         first, *others = [lent[start : start + size] for start, size in zip(starts, sizes[:count], strict=False)]
-        return _unpickle(first, others, payloads)
+        return _unpickle(first, *self._views.insert_views(others, payloads))
 
 
 def _unpickle(
     content: "memoryview | npt.NDArray[np.uint8]",
-    buffers: "Sequence[bytearray | npt.NDArray[np.uint8]]",
-    payloads: Iterator[bytes],
+    buffers: Sequence[object],
+    payloads: Iterator[bytes | memoryview],
 ) -> WindowPart:
     try:
         packed: Packed = pickle.loads(content, buffers=buffers)  # type: ignore[arg-type]  # noqa: S301  our own worker's

@@ -160,6 +160,22 @@ class MessagePipe:
             SharedMemoryError: this process can have no more files.
             EOFError: the other process is gone.
         """
+        descriptor = self.receive_descriptor_in_time()
+        if descriptor is None:
+            return None
+        try:
+            with explain_shared_memory():
+                return MemoryBlock(number, mmap.mmap(descriptor, size_bytes))
+        finally:
+            os.close(descriptor)
+
+    def receive_descriptor_in_time(self) -> int | None:
+        """Receive the descriptor that follows a message, which is the caller's to close; None where it has not come.
+
+        Raises:
+            SharedMemoryError: this process can have no more files.
+            EOFError: the other process is gone.
+        """
         with explain_shared_memory():
             try:
                 sent, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
@@ -170,11 +186,8 @@ class MessagePipe:
                 raise EOFError
             if not descriptors:
                 raise OSError(errno.EMFILE, "a descriptor was lost on its way")
-            (descriptor,) = descriptors
-            try:
-                return MemoryBlock(number, mmap.mmap(descriptor, size_bytes))
-            finally:
-                os.close(descriptor)
+            descriptor: int = descriptors[0]
+            return descriptor
 
     def close(self) -> None:
         """Close this end."""

@@ -202,7 +202,7 @@ def _count_samples(batch: Any) -> int:
 
 
 def _measure_sample(sample: dict[str, Any]) -> int:
-    return sum(len(value) for value in sample.values() if isinstance(value, bytes))
+    return sum(len(value) for value in sample.values() if isinstance(value, bytes | memoryview))
 
 
 def _take_for(items: Any, seconds: float) -> Iterator[Any]:

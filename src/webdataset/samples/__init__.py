@@ -4,6 +4,7 @@
 * ``sample_reader``: opened shards to samples; the rules of reading; the position
 * ``sample_selection``: the samples that ``where=`` keeps
 * ``shard_reader``: one tar shard; the verdict about its end; ``native_core``: the usual case of it in C
+* ``mapped_shard``: shards of which samples are views
 * ``reading_rules``: what readers of shards have in common
 * ``shared_reader``: a shard that several streams share, read once; ``shard_extents``: some of its samples alone
 * ``selected_extents``: the samples that a columns file does not exclude

@@ -133,7 +133,8 @@ class LinkTargets:
         while scanner.error is None:
             piece = self._read_at(scanner.offset, scanner.want)
             for _, payload, _ in scanner.feed(piece):
-                return payload
+                whole: bytes = payload
+                return whole
             if not piece:
                 break
         return None

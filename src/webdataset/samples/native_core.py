@@ -23,11 +23,11 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from webdataset.core import settings
 from webdataset.samples.grouping import Grouper, Sample
-from webdataset.storage.streams import LocalFileStream
+from webdataset.storage.streams import FileIdentity
 from webdataset.tar.header import BLOCK
 from webdataset.tar.member_assembly import SHORT_NAME, MemberAssembly
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from webdataset import _native
     from webdataset.tar.scanner import TarScanner
 
-PROTOCOL: Final = 4
+PROTOCOL: Final = 5
 """What the compiled module must say of itself."""
 
 
@@ -96,6 +96,27 @@ def choose_file_check() -> Callable[[int, int, int], bool]:
     return is_file_unchanged if core is None else getattr(core, "is_unchanged", is_file_unchanged)
 
 
+class CheckedFile(Protocol):
+    """An open file that can tell whether it was written to."""
+
+    @property
+    def identity(self) -> FileIdentity | None:
+        """Its bytes, and when it was last changed."""
+        ...
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        ...
+
+    def check_identity(self) -> None:
+        """Raise where it was written to."""
+        ...
+
+
+# chunks of a mapped file in one call: little is read of each
+_MAPPED_CHUNKS = 8
+
+
 class NativeTaker:
     """Takes samples of one shard in C, between the members that Python reads.
 
@@ -110,7 +131,7 @@ class NativeTaker:
             samples wait to be given; the next one continues.
     """
 
-    __slots__ = ("_file", "_grouper", "_is_unchanged", "_take", "offsets", "paused", "samples")
+    __slots__ = ("_file", "_grouper", "_is_unchanged", "_mapped", "_take", "offsets", "paused", "samples")
 
     def __init__(self, core: "_native.Taker", grouper: Grouper) -> None:
         self._take = core.take
@@ -119,11 +140,17 @@ class NativeTaker:
         self.samples: list[Sample] = []
         self.offsets: list[int] = []
         self.paused = False
-        self._file: LocalFileStream | None = None
+        self._file: CheckedFile | None = None
+        self._mapped: memoryview | None = None
 
-    def read_from(self, file: LocalFileStream) -> None:
-        """Read on in this file where a chunk ends; the chunks are read from it, each up to where the file stands."""
-        self._file = file
+    def read_from(self, file: "CheckedFile", mapped: memoryview | None = None) -> None:
+        """Read on in this file where a chunk ends; the chunks are read from it, each up to where the file stands.
+
+        Args:
+            file: the file.
+            mapped: a view of all of it, whose parts samples get; then where the file stands does not matter.
+        """
+        self._file, self._mapped = file, mapped
 
     def take(self, buf: bytes, pos: int, base: int, most: int) -> tuple[bytes, int, int]:
         """Take what is plain; return the last chunk, the position after it, and the chunk's offset.
@@ -147,8 +174,10 @@ class NativeTaker:
         count, end = len(samples), base + len(buf)
         descriptor, identity = (-1, None) if file is None else (file.fileno(), file.identity)
         length = 0 if identity is None else identity.length
+        if self._mapped is not None:
+            most *= _MAPPED_CHUNKS
         buf, pos, base, sample, key, start, self.paused = self._take(
-            buf, pos, base, *grouper.progress, samples, offsets, descriptor, length, most
+            buf, pos, base, *grouper.progress, samples, offsets, descriptor, length, most, self._mapped
         )
         moved = base + len(buf) != end
         if file is not None and moved and not (identity and self._is_unchanged(descriptor, *identity)):
@@ -224,7 +253,7 @@ def take_small_shard(content: bytes, stamp: Sample, common: dict[str, str]) -> t
     samples: list[Sample] = []
     offsets: list[int] = []
     taker = module.Taker(stamp, common, common)
-    _, pos, _, sample, _, start, _ = taker.take(content, 0, 0, None, None, 0, samples, offsets, -1, 0, 0)
+    _, pos, _, sample, _, start, _ = taker.take(content, 0, 0, None, None, 0, samples, offsets, -1, 0, 0, None)
     left = len(content) - pos
     if not (2 * BLOCK <= left <= len(_ZEROS) and left % BLOCK == 0 and content.endswith(_ZEROS[:left])):
         return None

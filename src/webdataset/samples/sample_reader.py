@@ -19,6 +19,7 @@ from webdataset.core.errors import StaleIndex, UsageError
 from webdataset.core.json_types import JsonValue, SplitJson
 from webdataset.core.seeds import hash_seed
 from webdataset.core.trust import trust_level
+from webdataset.core.upstream_utils import check_flags
 from webdataset.samples.address import Address, CheckedAddress
 from webdataset.samples.grouping import (
     COMMON_FIELDS,
@@ -29,7 +30,7 @@ from webdataset.samples.grouping import (
     base_plus_ext,
     is_meta,
 )
-from webdataset.samples.reading_rules import ReadingRules, Watch
+from webdataset.samples.reading_rules import ReadingRules, SampleListReader, Watch
 from webdataset.samples.shard_identity import CHECK, ShardIdentity, sum_size, sum_text
 from webdataset.samples.shard_reader import ShardReader, SmallShardReader, StopReading
 from webdataset.samples.split_samples import check_policy
@@ -314,6 +315,7 @@ class ReadingOptions(TypedDict, total=False):
     storage_options: object
     prefetch: int | None
     where: str | None
+    memory_map: bool
 
 
 _DEFAULT_LIMITS = Limits()
@@ -349,6 +351,8 @@ class Reading(PicklesProfiles):
             ``WDS_PREFETCH_BYTES``.
         where: tells which samples are given; None gives all. The others count on: what a stream's share is, and the
             number of a sample in its shard, do not depend on it.
+        memory_map: give fields as read-only memoryviews, of a map of the file where a shard is local or in the cache,
+            and plain; else of copied bytes. See docs/performance.md.
     """
 
     handler: Handler = reraise_exception
@@ -368,6 +372,7 @@ class Reading(PicklesProfiles):
     storage_options: object = None
     prefetch: int | None = None
     where: "SampleFilter | None" = None
+    memory_map: bool = False
 
     def __post_init__(self) -> None:
         # what is wrong in a rule would show in the first shard, in a worker
@@ -376,6 +381,7 @@ class Reading(PicklesProfiles):
             check_policy(self.split_samples)
             # it checks what it takes
             self.grouper()
+        check_flags(memory_map=self.memory_map)
         if (self.select_files, self.rename_files, self.trust) != (None, None, None):
             self._check_names()
         if not isinstance(self.limits, Limits):
@@ -404,6 +410,10 @@ class Reading(PicklesProfiles):
     def reader(self, shard: Shard, start: Address | None = None) -> "ShardReader":
         """Return the reader of one shard, which begins at the sample at ``start``."""
         stream = shard["stream"]
+        if self.memory_map:
+            from webdataset.samples.mapped_shard import MappedShardReader  # noqa: PLC0415  few runs map files
+
+            return MappedShardReader(shard, self, start)
         if type(stream) is LocalFileStream and start is None and stream.identity and not self.observer:
             common = self._common_fields() if stream.identity.length <= scanner.FIRST_CHUNK else None
             if common is not None:
@@ -483,7 +493,7 @@ def read_samples(
         if resumed is not None:
             position.ordinal = resumed
         try:
-            lists = take_share(reader.lists(), shard, resumed)
+            lists = take_share(_list_samples(reader, reading), shard, resumed)
             if where is not None:
                 from webdataset.samples.sample_selection import select_samples  # noqa: PLC0415  few runs select
 
@@ -503,6 +513,15 @@ def read_samples(
                 return
         finally:
             reader.close()
+
+
+def _list_samples(reader: SampleListReader, reading: ReadingRules) -> Iterator[tuple[list[Any], list[int]]]:
+    """Return the lists of samples of a shard, whose fields are memoryviews where that was asked for."""
+    if not getattr(reading, "memory_map", False):
+        return reader.lists()
+    from webdataset.samples.mapped_shard import view_lists  # noqa: PLC0415  few runs map files
+
+    return view_lists(reader.lists(), reader)
 
 
 def _stamp_addresses(samples: list[Sample], offsets: list[int], position: Position) -> None:

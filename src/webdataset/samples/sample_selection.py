@@ -6,7 +6,7 @@ read, and where a run can be resumed, is the same whether all samples of the sha
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from webdataset.core.error_handlers import should_continue
 from webdataset.core.errors import SampleError
@@ -72,14 +72,18 @@ def select_samples(
         del samples
 
 
-def list_payloads(sample: "Sample") -> dict[str, bytes]:
+def list_payloads(sample: "Sample") -> dict[str, Any]:
     """Return the fields of a sample as it was read: what stands in the shard, and not its key, its url and the like.
 
     Args:
         sample: as a reader makes it.
     """
     # a field may be called __x; what a shard's dict gives its samples is text
-    return {name: value for name, value in sample.items() if not name.startswith("__") or isinstance(value, bytes)}
+    return {
+        name: value
+        for name, value in sample.items()
+        if not name.startswith("__") or isinstance(value, bytes | memoryview)
+    }
 
 
 def _judge(where: SampleFilter, sample: "Sample") -> bool | SampleError:

@@ -77,7 +77,7 @@ class BatchEncoder:
         """
         if depth > _DEEPEST:
             raise EncodingError("values are nested too deeply to be sent to a trainer", field=field)
-        if value is None or type(value) in (bool, int, float, str, bytes, bytearray):
+        if value is None or type(value) in (bool, int, float, str, bytes, bytearray, memoryview):
             return self._encode_plain(value, field)
         if type(value) is dict:
             pairs = [
@@ -111,9 +111,9 @@ class BatchEncoder:
         return ["i", str(key)] if isinstance(key, int) else ["k", key]
 
     def _encode_list(self, values: list[Json], field: str, depth: int) -> Node:
-        for kind, name in ((str, "S"), (bytes, "B")):
+        for kind, name in ((str, "S"), (bytes, "B"), (memoryview, "B")):
             if values and all(type(value) is kind for value in values):
-                encoded = [value.encode("utf-8", "surrogatepass") if kind is str else value for value in values]
+                encoded = [value.encode("utf-8", "surrogatepass") if kind is str else bytes(value) for value in values]
                 return [name, [len(each) for each in encoded], *self._place(b"".join(encoded))]
         return ["l", [self.encode(value, field or str(n), depth + 1) for n, value in enumerate(values)]]
 

@@ -330,6 +330,8 @@ def parse_record(value: Any, field: str) -> Any:
     Raises:
         DecodingError: not JSON.
     """
+    if value.__class__ is memoryview:
+        value = bytes(value)
     if value.__class__ is not bytes and not isinstance(value, (bytes, str)):
         return value
     from webdataset.codecs.json_codec import json_loads  # noqa: PLC0415  codecs are loaded when they are used

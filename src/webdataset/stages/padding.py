@@ -70,7 +70,7 @@ def read_array(sample: Sample, name: str, stage: str) -> "Array":
 def _convert_to_array(value: object, name: str, stage: str) -> "Array":
     import numpy as np  # noqa: PLC0415  loaded when arrays are padded
 
-    if isinstance(value, bytes | str):
+    if isinstance(value, bytes | memoryview | str):
         found = type(value).__name__
         raise SampleError(f"{name!r} is {found}, and no array of numbers: decode it before {stage}", field=name)
     torch = loaded_module("torch")

@@ -409,7 +409,12 @@ class ReadShards(Stage):
             listed = list(islice(stream, shard - passed, shard - passed + 1))
             found.update(self._fetch_shard(listed, list(group)))
             passed = shard + 1
-        return [found[CheckedAddress(*address)] for address in addresses]
+        samples = [found[CheckedAddress(*address)] for address in addresses]
+        if self.reading.memory_map:
+            from webdataset.samples.mapped_shard import view_fields  # noqa: PLC0415  few runs map files
+
+            view_fields(samples)
+        return samples
 
     def _fetch_shard(
         self, shards: list[Shard], wanted: list[CheckedAddress]

@@ -264,6 +264,9 @@ def sample_size_bytes(value: Any) -> int:
         for name, part in value.items():
             if part.__class__ is bytes:
                 total += len(part)
+            # as bytes, whatever the field is called
+            elif part.__class__ is memoryview:
+                total += part.nbytes
             elif name.__class__ is not str or name[:2] != "__":  # where a shard lies must not decide an order
                 total += sample_size_bytes(part)
         return total

@@ -6,7 +6,7 @@ caller. Errors are raised here; the scanner keeps them until it has given the me
 
 import io
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from webdataset.core import errors
 from webdataset.tar import header, sparse
@@ -37,7 +37,8 @@ GATHERED = 64 << 20
 RECORD = 10240
 _ZERO_RECORDS = bytes(2 * RECORD)
 
-Member = tuple[str, bytes, int]
+# name, payload (a memoryview where the file is mapped), offset of the first header
+Member = tuple[str, Any, int]
 Admit = Callable[[str], str | None]
 
 
@@ -109,6 +110,7 @@ class MemberAssembly:
         payloadless: links and members of unknown types among the members given last.
         weigh: called with each body that is not whole in its chunk, or sparse, before its bytes are taken; what it
             raises is the archive's error. None takes all.
+        mapped: a view of the whole file that is scanned, whose parts are given as payloads; None where bytes are.
         struck: offset of the member at which ``admit`` raised, or None.
     """
 
@@ -121,6 +123,7 @@ class MemberAssembly:
         self.struck: int | None = None
         self.payloadless: list[PayloadlessMember] = []
         self.weigh: Callable[[MemberBody], None] | None = None
+        self.mapped: memoryview | None = None
         # offset of the archive's first block, where archives are joined
         self._archive = 0
         self._rest = b""
@@ -363,6 +366,13 @@ class MemberAssembly:
     def _deliver(self, body: MemberBody, buf: bytes, start: int, members: list[Member]) -> int:
         """Finish a body that is whole in this chunk, or begin to collect it."""
         stop = start + body.size
+        # base of the chunk, whose end is where the bytes that were fed end
+        place = self.offset - len(buf) + start
+        mapped = self.mapped
+        if mapped is not None and body.kind in REGULAR and not body.layout and place + body.size <= len(mapped):
+            if body.name is not None:
+                members.append((body.name, mapped[place : place + body.size], body.offset))
+            return start + (body.size + 511 & -512)
         if stop > len(buf):
             return self._begin(body, start)
         self._finish_body(body, buf[start:stop], members)

@@ -20,6 +20,9 @@ from webdataset.tar.member_assembly import GATHERED, Admit, Member, MemberAssemb
 CHUNK = 512 * 1024
 FIRST_CHUNK = 32 * 1024
 LARGE = 128 * 1024
+# of a mapped file: what is gone past tells large members, between which so many bytes are read
+_GONE_PAST = 16 * 1024
+_BETWEEN = 4096
 # a header may claim any size; a reader makes room for what it is asked to read
 MOST_AT_ONCE = 1 << 30
 _MOST_REMEMBERED = 1 << 16
@@ -81,6 +84,7 @@ class TarScanner(MemberAssembly):
         self._chunk = FIRST_CHUNK
         self.largest_chunk = CHUNK
         self._sizes: dict[bytes, int] = {}
+        self._mapped_length = 0
 
     @property
     def want(self) -> int:
@@ -130,6 +134,20 @@ class TarScanner(MemberAssembly):
     def step_over(self, count: int) -> None:
         """Take note that the source stepped over ``count`` bytes, fewer than ``skippable``."""
         self._need -= count
+        self.offset += count
+
+    def map(self, view: memoryview) -> None:
+        """Give parts of a view as payloads from now on; the source goes past those that a chunk cuts off.
+
+        Args:
+            view: of the whole file.
+        """
+        self.mapped, self._mapped_length = view, len(view)
+
+    def go_past(self, length: int) -> None:
+        """Take note that the source goes past bytes that nothing is made of, at most to ``length``."""
+        count = min(self._skip, length - self.offset)
+        self._skip -= count
         self.offset += count
 
     def feed(self, chunk: bytes) -> list[Member]:
@@ -227,8 +245,17 @@ class TarScanner(MemberAssembly):
         self._rest = buf[pos:] if pos < end else b""
         body = self._body
         self.coming = body.name if body is not None and self._need >= LARGE and body.kind in REGULAR else None
-        # after an exact read of a large body, ask for the next header alone; else grow towards whole chunks
-        self._chunk = 0 if large else min(self.largest_chunk, (self._chunk or self.largest_chunk) * 2)
+        self._chunk = self._choose_chunk(large=large)
+
+    def _choose_chunk(self, *, large: bool) -> int:
+        """Return how many bytes to ask for next.
+
+        Args:
+            large: a large body was read alone: then the next header is, too; else chunks grow towards whole ones.
+        """
+        if self._mapped_length and self._skip >= _GONE_PAST:
+            return _BETWEEN
+        return 0 if large else min(self.largest_chunk, (self._chunk or self.largest_chunk) * 2)
 
     def _take(self, taker: Taker, buf: bytes, pos: int, base: int) -> tuple[bytes, int, int, int]:
         """Let the taker take what it can; return where it stopped, and how far to read here before it is asked again.
@@ -245,7 +272,7 @@ class TarScanner(MemberAssembly):
     def _scan(self, buf: bytes, pos: int, base: int, members: list[Member], last: int) -> int:  # noqa: C901, PLR0912, PLR0915  hot path
         """Read headers that end before ``last``, and bodies that are whole, from ``pos``; return where it stopped."""
         end = len(buf)
-        admit = self.admit
+        admit, mapped, mapped_length = self.admit, self.mapped, self._mapped_length
         append = members.append
         size_of = self._sizes.get
         plain_tail, pax_tail, expect, directory = self._fast()
@@ -275,14 +302,14 @@ class TarScanner(MemberAssembly):
                     self.struck = offset
                     path = admit(path)  # type: ignore[assignment]
                     self.struck = None
-                if stop > end:
+                if stop > end and base + stop > mapped_length:
                     self._begin(MemberBody(0x30, path, size, offset), start)
                     self._need = stop - end
                     if path is not None and start < end:
                         self._parts.append(buf[start:end])
                     return end
                 if path is not None:
-                    append((path, buf[start:stop], offset))
+                    append((path, mapped[base + start : base + stop] if mapped else buf[start:stop], offset))
                 pos = start + (size + 511 & -512)
             elif tail == pax_tail and lead < 0 and self._indifferent(buf, head, pos, base):
                 lead = base + pos

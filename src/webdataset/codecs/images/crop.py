@@ -164,9 +164,11 @@ def decode_crop(
     return decode.copy_to_output(pixels[:, ::-1] if flip else pixels)
 
 
-def _decode(data: bytes, size: Size, choose: Callable[[int, int], Box], resize: Resize) -> npt.NDArray[np.uint8]:
+def _decode(data: object, size: Size, choose: Callable[[int, int], Box], resize: Resize) -> npt.NDArray[np.uint8]:
     """Decode the part that ``choose`` takes of a height and width."""
     wanted = _read_size(size)
+    if isinstance(data, memoryview):
+        data = bytes(data)
     if not isinstance(data, bytes):
         raise UsageError(
             f"a crop is decoded from the bytes of a field, not from a {type(data).__name__}: write decode() without "

@@ -111,7 +111,7 @@ class RandomClips:
             generator: the sample's own.
         """
         found = sample.get(self.field)
-        video = _video(found) if isinstance(found, bytes) else found
+        video = _video(bytes(found)) if isinstance(found, bytes | memoryview) else found
         if video is None or not hasattr(video, "clips_at") or not hasattr(generator, "randrange"):
             raise UsageError(
                 f"random_clips needs a field {self.field!r} and a generator of Python's: write "

@@ -274,6 +274,8 @@ def _find_image(
 
 def _find_page(file: Any, place: ImageLocation, gathered: DocumentParts, split: dict[str, list[bytes]]) -> bytes:
     name = place.names[0]
+    if isinstance(file, memoryview):
+        file = bytes(file)
     if not isinstance(file, bytes):
         raise UsageError(
             f"field {name!r} was decoded before its pages were taken apart, so that only the first is left: write "
@@ -335,7 +337,7 @@ def _filter_images(pictures: list[PlacedImage], rules: DocumentRules, left_out: 
         pictures = [picture for picture in pictures if (picture.slot.similarity or 0.0) >= least]
     if size:
         for picture in pictures:
-            if not isinstance(picture.image, bytes) and picture.image is not None:
+            if not isinstance(picture.image, bytes | memoryview) and picture.image is not None:
                 raise UsageError("min_image_bytes needs encoded images: decode after interleaved", field=picture.name)
         pictures = [picture for picture in pictures if picture.image is None or len(picture.image) >= size]
     if len(pictures) < before:

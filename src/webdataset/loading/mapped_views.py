@@ -1,0 +1,228 @@
+"""Sends views of mapped shards from a worker process: by file, offset and length, and without their bytes.
+
+Theory. The worker opens the file again when a view of it is sent first, compares it with the one that it has mapped,
+and sends the descriptor; the consumer maps that file, whatever its name leads to by then, and compares its size and
+time. So a file that was replaced or removed meanwhile changes nothing, and one that was written to is an error, never
+other bytes. Views of few bytes, of other memory, and of files that cannot be opened again are sent as bytes.
+
+The consumer's map is let go once the worker's is, and no view of it is left.
+"""
+
+import contextlib
+import mmap
+import os
+import pickle
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from webdataset.core.errors import ShardChanged
+from webdataset.loading.message_pipe import MessagePipe, explain_shared_memory
+from webdataset.samples.mapped_shard import MappedFile, find_mapped_file, map_file, pickle_view
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# below, bytes are copied as fast as pages of the map are touched
+LEAST_BYTES = 1 << 13
+# of a worker; each costs the consumer a descriptor
+_MOST_MAPS = 24
+
+Reference: TypeAlias = tuple[int, int, int]
+"""Which map, the offset in it, the length."""
+
+
+def is_plain_view(view: memoryview) -> bool:
+    """Tell whether a view is a run of bytes, and worth to be sent as a part of a file."""
+    return view.nbytes >= LEAST_BYTES and view.format == "B" and view.ndim == 1 and view.contiguous and view.readonly
+
+
+def reduce_view(view: memoryview) -> tuple[Callable[..., object], tuple[object, ...]]:
+    """Return how a view is pickled for another process: a large one as a buffer beside the rest."""
+    if is_plain_view(view):
+        return open_view, (pickle.PickleBuffer(view),)
+    return pickle_view(view)
+
+
+def open_view(buffer: "Buffer") -> memoryview:
+    """Return a read-only view of a buffer that came from another process."""
+    view = memoryview(buffer)
+    return view if view.readonly else view.toreadonly()
+
+
+def _address(view: memoryview) -> int:
+    place: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return place
+
+
+class ViewSender:
+    """The worker's side.
+
+    Args:
+        pipe: to the consumer.
+    """
+
+    def __init__(self, pipe: MessagePipe) -> None:
+        self._pipe = pipe
+        # number, and where it lies here; a map that was let go has lost its entry
+        self._maps: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._refused: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        self._announced: set[int] = set()
+        self._next = 0
+
+    def refer_to(self, buffers: list[pickle.PickleBuffer], payloads: list[bytes | memoryview]) -> None:
+        """Send what stands for views of mapped shards, before the part that they belong to.
+
+        Args:
+            buffers: of the part; views that are sent so are taken out.
+            payloads: likewise.
+
+        Raises:
+            OSError: the consumer is gone.
+        """
+        found = self._take_views(buffers, [memoryview(buffer).obj for buffer in buffers])
+        beside = self._take_views(payloads, payloads)
+        if found or beside:
+            self._pipe.send(pickle.dumps(("views", found, beside)))
+
+    def _take_views(self, values: list[Any], views: Sequence[object]) -> list[tuple[int, Reference]]:
+        """Take values out of a list that are views of mapped files; return their places, and what stands for them."""
+        found: list[tuple[int, Reference]] = []
+        others: list[Any] = []
+        for place, (value, view) in enumerate(zip(values, views, strict=True)):
+            reference = self._refer(view) if type(view) is memoryview else None
+            if reference is None:
+                others.append(value)
+            else:
+                found.append((place, reference))
+        if found:
+            values[:] = others
+        return found
+
+    def _refer(self, view: memoryview) -> Reference | None:
+        """Return what stands for a view, and send the descriptor of its file first; None where it is sent as bytes."""
+        owner = view.obj
+        if not isinstance(owner, mmap.mmap):
+            return None
+        known = self._maps.get(owner) or self._announce(owner, view)
+        return None if known is None else (known[0], _address(view) - known[1], view.nbytes)
+
+    def _announce(self, owner: mmap.mmap, view: memoryview) -> tuple[int, int] | None:
+        file = find_mapped_file(view)
+        if file is None or owner in self._refused:
+            return None
+        gone = self._announced.difference(number for number, _ in self._maps.values())
+        for number in gone:
+            self._pipe.send(pickle.dumps(("unmap", number)))
+        self._announced -= gone
+        if len(self._announced) >= _MOST_MAPS or not self._send_file(file):
+            self._refused.add(owner)
+            return None
+        known = self._maps[owner] = self._next, _address(memoryview(owner))
+        self._announced.add(self._next)
+        self._next += 1
+        return known
+
+    def _send_file(self, file: MappedFile) -> bool:
+        """Send a file under the next number; tell whether it is the one that is mapped here."""
+        try:
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            if not file.is_same(os.fstat(descriptor)):
+                return False
+            self._pipe.send(pickle.dumps(("map", self._next, file)))
+            self._pipe.send_descriptor(descriptor)
+        finally:
+            os.close(descriptor)
+        return True
+
+
+class ViewReceiver:
+    """The consumer's side.
+
+    Args:
+        pipe: to the worker.
+
+    Attributes:
+        awaited: number and file of a map whose descriptor has not come yet, or None.
+    """
+
+    def __init__(self, pipe: MessagePipe) -> None:
+        self._pipe = pipe
+        self._maps: dict[int, memoryview] = {}
+        self.awaited: tuple[int, MappedFile] | None = None
+        # of the part that comes next: of its buffers, and of its payloads
+        self._views: Sequence[list[tuple[int, memoryview]]] = ()
+
+    def take(self, kind: str, values: tuple[object, ...]) -> bool:
+        """Take a message, if it is about views.
+
+        Raises:
+            ShardChanged: a file was written to.
+            SharedMemoryError: it cannot be mapped here.
+        """
+        if kind == "map":
+            self.awaited = values  # type: ignore[assignment]  # as it was sent
+            self.receive_file()
+        elif kind == "unmap":
+            self._maps.pop(values[0], None)  # type: ignore[call-overload]
+        elif kind == "views":
+            self._views = [self._cut_views(places) for places in values]  # type: ignore[arg-type]
+        else:
+            return False
+        return True
+
+    def _cut_views(self, places: list[tuple[int, Reference]]) -> list[tuple[int, memoryview]]:
+        maps = self._maps
+        return [(place, maps[number][offset : offset + length]) for place, (number, offset, length) in places]
+
+    def receive_file(self) -> None:
+        """Receive the descriptor that is awaited, if it has come, and map its file; raises as :meth:`take`."""
+        if self.awaited is None:
+            return
+        number, file = self.awaited
+        descriptor = self._pipe.receive_descriptor_in_time()
+        if descriptor is None:
+            return
+        self.awaited = None
+        with contextlib.closing(os.fdopen(descriptor, "rb", closefd=True)):
+            view = map_file(descriptor, file.path)
+            found = None if view is None else find_mapped_file(view)
+            if view is None or found is None:
+                file.identity.check(descriptor, file.path)
+                with explain_shared_memory():
+                    mmap.mmap(descriptor, file.identity.length, access=mmap.ACCESS_READ).close()
+            if view is None or found is None or found != file:
+                file.identity.check(descriptor, file.path)
+                raise ShardChanged("the file was written to while it was being read: read it again", url=file.path)
+            self._maps[number] = view
+
+    def insert_views(
+        self, buffers: Sequence[object], payloads: "Iterator[bytes | memoryview]"
+    ) -> tuple[Sequence[object], "Iterator[bytes | memoryview]"]:
+        """Return what belongs to a part, with the views that were sent before it.
+
+        Args:
+            buffers: those that were sent with their bytes.
+            payloads: likewise.
+        """
+        if not self._views:
+            return buffers, payloads
+        (found, beside), self._views = self._views, ()
+        return list(_merge_views(iter(buffers), found)), _merge_views(payloads, beside)
+
+
+def _merge_views(values: Iterator[Any], views: list[tuple[int, memoryview]]) -> Iterator[Any]:
+    """Yield values, and views each at its place."""
+    number = 0
+    for place, view in views:
+        while number < place:
+            yield next(values)
+            number += 1
+        yield view
+        number += 1
+    yield from values
