@@ -11,21 +11,18 @@ from typing import Any
 
 import pytest
 
+from support.browsers import PATHS, WAITS, Browser, run_playwright
 from support.command import SRC
 from support.view_command import RunningViewer
 from webdataset.testing.archives import END, header, member
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
-playwright = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("playwright.sync_api")
 np = pytest.importorskip("numpy")
 Image = pytest.importorskip("PIL.Image")
 
-CHROMIUM = Path("/usr/bin/chromium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed"),
-]
+pytestmark = pytest.mark.slow
 HTML = b'<h1 id="injected">Owned</h1><script>alert(1)</script><img src=x onerror="alert(2)">'
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(3)"><script>alert(4)</script><image href="http://192.0.2.1/x.png"/></svg>'
 HOSTILE_KEYS = [
@@ -36,7 +33,6 @@ HOSTILE_KEYS = [
     "a&b=c#d?e%2e",
     "</script><script>alert(7)</script>",
 ]
-WAITS = 60_000
 CUT_PLACEHOLDERS = """
     [...document.querySelectorAll('.searchbox .input')].filter(one => {
         const pen = document.createElement('canvas').getContext('2d')
@@ -155,13 +151,15 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningViewer]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One Chromium for all tests."""
-    with playwright.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+@pytest.fixture(scope="module", params=["chromium", "firefox"])
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    """One Chromium, then one Firefox, for all tests."""
+    if not PATHS[request.param].exists():
+        pytest.skip(f"{PATHS[request.param].name} is not installed")
+    with run_playwright() as play:
+        browser = Browser(play, request.param)
+        yield browser
+        browser.close()
 
 
 def wait_until(page: Any, expression: str) -> None:
@@ -182,10 +180,8 @@ class Watched:
         options: of the context.
     """
 
-    def __init__(self, browser: Any, viewer: RunningViewer, **options: Any) -> None:
-        self.context = browser.new_context(
-            viewport={"width": 1300, "height": 800}, **{"reduced_motion": "reduce", **options}
-        )
+    def __init__(self, browser: Browser, viewer: RunningViewer, **options: Any) -> None:
+        self.context = browser.new_context(viewport={"width": 1300, "height": 800}, **options)
         self.context.set_default_timeout(WAITS)
         self.page = self.context.new_page()
         self.viewer = viewer
@@ -235,7 +231,7 @@ class Watched:
             self.context.close()
 
 
-def test_the_grid_shows_pictures_captions_and_facts(browser: Any, viewer: RunningViewer) -> None:
+def test_the_grid_shows_pictures_captions_and_facts(browser: Browser, viewer: RunningViewer) -> None:
     """Cards have pictures with a size, captions, classes and keys; the token leaves the address bar."""
     with Watched(browser, viewer) as watched:
         page = watched.open()
@@ -248,7 +244,7 @@ def test_the_grid_shows_pictures_captions_and_facts(browser: Any, viewer: Runnin
         assert page.locator(".shard").count() == 4
 
 
-def test_keys_move_and_page(browser: Any, viewer: RunningViewer) -> None:
+def test_keys_move_and_page(browser: Browser, viewer: RunningViewer) -> None:
     """j, k, arrows, Enter, Esc, brackets, / and ? do what the help says."""
     with Watched(browser, viewer) as watched:
         page = watched.open()
@@ -282,7 +278,7 @@ def test_keys_move_and_page(browser: Any, viewer: RunningViewer) -> None:
         wait_until(page, "location.hash.includes('shard=1')")
 
 
-def test_search_and_filters_find(browser: Any, viewer: RunningViewer) -> None:
+def test_search_and_filters_find(browser: Browser, viewer: RunningViewer) -> None:
     """A text and an expression find their samples, stand in the url, and are removed by their chips."""
     with Watched(browser, viewer) as watched:
         page = watched.open()
@@ -306,7 +302,7 @@ def test_search_and_filters_find(browser: Any, viewer: RunningViewer) -> None:
         page.wait_for_selector('.status-count:text-is("59 samples")')
 
 
-def test_a_wrong_expression_says_where(browser: Any, viewer: RunningViewer) -> None:
+def test_a_wrong_expression_says_where(browser: Browser, viewer: RunningViewer) -> None:
     """An expression that is none shows its error with a mark below its column, and no samples."""
     with Watched(browser, viewer) as watched:
         watched.expected = ("400",)
@@ -319,7 +315,7 @@ def test_a_wrong_expression_says_where(browser: Any, viewer: RunningViewer) -> N
         assert re.fullmatch(r" +\^", lines[1])
 
 
-def test_hostile_names_and_contents_stay_text(browser: Any, viewer: RunningViewer) -> None:
+def test_hostile_names_and_contents_stay_text(browser: Browser, viewer: RunningViewer) -> None:
     """Keys, texts, JSON, HTML and SVG that hold markup are shown as they are written, and do nothing."""
     with Watched(browser, viewer) as watched:
         watched.expected = ("422", "415")
@@ -338,7 +334,7 @@ def test_hostile_names_and_contents_stay_text(browser: Any, viewer: RunningViewe
         page.wait_for_selector(".table-row")
 
 
-def test_every_kind_of_field_in_detail(browser: Any, viewer: RunningViewer) -> None:
+def test_every_kind_of_field_in_detail(browser: Browser, viewer: RunningViewer) -> None:
     """Pictures, sounds, films, arrays, JSON and pickles are shown, each in its way."""
     with Watched(browser, viewer) as watched:
         watched.expected = ("422", "415")
@@ -368,7 +364,7 @@ def test_every_kind_of_field_in_detail(browser: Any, viewer: RunningViewer) -> N
         wait_until(page, "document.querySelector('.hex mark')?.textContent.startsWith('00 01 02 03')")
 
 
-def test_a_document_has_its_pictures_between_its_sentences(browser: Any, viewer: RunningViewer) -> None:
+def test_a_document_has_its_pictures_between_its_sentences(browser: Browser, viewer: RunningViewer) -> None:
     """An interleaved document is shown in reading order."""
     with Watched(browser, viewer) as watched:
         page = watched.open("/samples?shard=1&open=1.1")
@@ -380,7 +376,7 @@ def test_a_document_has_its_pictures_between_its_sentences(browser: Any, viewer:
         assert order == ["Before the first.", 80, "Between the two.", 90, "After the second."]
 
 
-def test_deep_links_back_and_forward(browser: Any, viewer: RunningViewer) -> None:
+def test_deep_links_back_and_forward(browser: Browser, viewer: RunningViewer) -> None:
     """A url without the token opens the same view in the same browser, and the history goes through views."""
     with Watched(browser, viewer) as watched:
         page = watched.open()
@@ -399,7 +395,7 @@ def test_deep_links_back_and_forward(browser: Any, viewer: RunningViewer) -> Non
         other.wait_for_selector('.detail .key:text-is("plain-002")')
 
 
-def test_without_the_token(browser: Any, viewer: RunningViewer) -> None:
+def test_without_the_token(browser: Browser, viewer: RunningViewer) -> None:
     """A page without its token shows no data and says what to do; the token may be pasted."""
     with Watched(browser, viewer) as watched:
         watched.expected = ("401", "403")
@@ -412,7 +408,7 @@ def test_without_the_token(browser: Any, viewer: RunningViewer) -> None:
         page.wait_for_selector(".card")
 
 
-def test_bars_are_filters(browser: Any, viewer: RunningViewer) -> None:
+def test_bars_are_filters(browser: Browser, viewer: RunningViewer) -> None:
     """A bar of a histogram and a label lead to their samples."""
     with Watched(browser, viewer) as watched:
         page = watched.open("/statistics")
@@ -427,7 +423,7 @@ def test_bars_are_filters(browser: Any, viewer: RunningViewer) -> None:
         page.wait_for_selector(".filter-chip")
 
 
-def test_findings_lead_to_their_bytes(browser: Any, viewer: RunningViewer) -> None:
+def test_findings_lead_to_their_bytes(browser: Browser, viewer: RunningViewer) -> None:
     """A finding of a damaged shard shows its bytes, and a whole one says that nothing is wrong."""
     with Watched(browser, viewer) as watched:
         page = watched.open("/findings?shard=3")
@@ -440,7 +436,7 @@ def test_findings_lead_to_their_bytes(browser: Any, viewer: RunningViewer) -> No
         page.wait_for_selector(".pill-good")
 
 
-def test_tags_go_into_the_file(browser: Any, viewer: RunningViewer) -> None:
+def test_tags_go_into_the_file(browser: Browser, viewer: RunningViewer) -> None:
     """Number keys and words tag the open sample; its card shows it."""
     with Watched(browser, viewer) as watched:
         page = watched.open("/samples?open=0.5")
@@ -456,7 +452,7 @@ def test_tags_go_into_the_file(browser: Any, viewer: RunningViewer) -> None:
         page.wait_for_selector('.tag-button[aria-pressed="false"]:has-text("keep")')
 
 
-def test_a_phone_scrolls_the_table_sideways(browser: Any, viewer: RunningViewer) -> None:
+def test_a_phone_scrolls_the_table_sideways(browser: Browser, viewer: RunningViewer) -> None:
     """At 390 pixels the last column of the table comes into sight, below its head; numbers are those of the shard."""
     with Watched(browser, viewer) as watched:
         watched.page.set_viewport_size({"width": 390, "height": 780})
@@ -472,7 +468,7 @@ def test_a_phone_scrolls_the_table_sideways(browser: Any, viewer: RunningViewer)
         assert 0 < head[-1][0] < head[-1][1] <= 390
 
 
-def test_samples_and_shards_are_links(browser: Any, viewer: RunningViewer) -> None:
+def test_samples_and_shards_are_links(browser: Browser, viewer: RunningViewer) -> None:
     """Cards, rows and shards have the role of links, and cards say where they stand."""
     with Watched(browser, viewer) as watched:
         page = watched.open()
@@ -486,7 +482,7 @@ def test_samples_and_shards_are_links(browser: Any, viewer: RunningViewer) -> No
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_and_both_themes(browser: Any, viewer: RunningViewer, scheme: str) -> None:
+def test_a_phone_and_both_themes(browser: Browser, viewer: RunningViewer, scheme: str) -> None:
     """At 390 pixels nothing is wider than the screen in any view, light and dark."""
     with Watched(browser, viewer, color_scheme=scheme) as watched:
         watched.expected = ("422", "415", "409")
@@ -521,7 +517,7 @@ def test_a_phone_and_both_themes(browser: Any, viewer: RunningViewer, scheme: st
         assert page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]") < 60
 
 
-def test_an_hour_of_sound(browser: Any, tmp_path: Path) -> None:
+def test_an_hour_of_sound(browser: Browser, tmp_path: Path) -> None:
     """Its outline says which part of it is shown, and its card in the grid reads none of it."""
     frames = 44_100 * 3600
     head = b"RIFF" + (36 + 4 * frames).to_bytes(4, "little") + b"WAVEfmt \x10\0\0\0\1\0\2\0"
@@ -544,7 +540,7 @@ def test_an_hour_of_sound(browser: Any, tmp_path: Path) -> None:
         assert "outline" not in page.locator(".audio .quiet").inner_text()
 
 
-def test_a_server_that_has_ended(browser: Any, tmp_path: Path) -> None:
+def test_a_server_that_has_ended(browser: Browser, tmp_path: Path) -> None:
     """The page says that its server has ended."""
     write_shard(tmp_path / "a.tar", [(f"{number:04d}.txt", b"text") for number in range(300)])
     with RunningViewer(tmp_path / "a.tar") as viewer, Watched(browser, viewer) as watched:
@@ -557,7 +553,7 @@ def test_a_server_that_has_ended(browser: Any, tmp_path: Path) -> None:
         page.wait_for_selector(".banner:not([hidden])")
 
 
-def test_a_million_samples(browser: Any, tmp_path: Path) -> None:
+def test_a_million_samples(browser: Browser, tmp_path: Path) -> None:
     """The scroll bar reaches the last of a million samples, and its middle, with few elements on the page."""
     payload, size = b"x" * 40, 1024
     block = header(b"0000000.txt", len(payload))
@@ -642,8 +638,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningViewe
         yield running, load
 
 
+def fill_number(page: Any, name: str, text: str) -> None:
+    """Type into an input of numbers as a user does; playwright's own ``fill`` adds to what is there in Firefox."""
+    page.focus(f'.batch-form input[name="{name}"]')
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Delete")
+    page.keyboard.type(text)
+
+
 @pytest.mark.parametrize("step", [0, 5])
-def test_a_batch_is_the_loader_s(browser: Any, run: tuple[RunningViewer, Any], step: int) -> None:
+def test_a_batch_is_the_loader_s(browser: Browser, run: tuple[RunningViewer, Any], step: int) -> None:
     """The cards of a batch are the samples that the loader then gives, in their order; reading is asked for first."""
     viewer, load = run
     keys = list(load())[step][0]
@@ -651,11 +655,11 @@ def test_a_batch_is_the_loader_s(browser: Any, run: tuple[RunningViewer, Any], s
         # that a batch needs shards to be read is an answer with status 409, which Chromium logs
         watched.expected = ("status of 409",)
         page = watched.open("/batch")
-        page.fill('.batch-form input[name="step"]', str(step))
-        page.fill('.batch-form input[name="workers"]', "2")
-        page.fill('.batch-form input[name="worker"]', "")
-        page.fill('.batch-form input[name="batch_size"]', "6")
-        page.fill('.batch-form input[name="seed"]', "")
+        fill_number(page, "step", str(step))
+        fill_number(page, "workers", "2")
+        fill_number(page, "worker", "")
+        fill_number(page, "batch_size", "6")
+        fill_number(page, "seed", "")
         page.click("text=Show the batch")
         page.click("text=Read them")
         page.wait_for_selector(".card:not(.blank)")
@@ -672,7 +676,7 @@ def test_a_batch_is_the_loader_s(browser: Any, run: tuple[RunningViewer, Any], s
         assert page.locator('.batch-form input[name="worker"]').get_attribute("placeholder") == "any"
 
 
-def test_two_datasets_side_by_side(browser: Any, run: tuple[RunningViewer, Any]) -> None:
+def test_two_datasets_side_by_side(browser: Browser, run: tuple[RunningViewer, Any]) -> None:
     """A sample that is missing on one side and a field that differs are marked; equal ones are not."""
     viewer, _ = run
     with Watched(browser, viewer) as watched:
@@ -692,7 +696,7 @@ def test_two_datasets_side_by_side(browser: Any, run: tuple[RunningViewer, Any])
 @pytest.mark.parametrize(
     ("ordinal", "texts"), [(0, ["TEXT 0", "<i>added</i>"]), (3, ["Dropped"]), (2, ["ValueError", "two is refused"])]
 )
-def test_before_and_after(browser: Any, run: tuple[RunningViewer, Any], ordinal: int, texts: list[str]) -> None:
+def test_before_and_after(browser: Browser, run: tuple[RunningViewer, Any], ordinal: int, texts: list[str]) -> None:
     """A function's result stands beside the sample, as text; a dropped sample and an error are told."""
     viewer, _ = run
     with Watched(browser, viewer) as watched:
@@ -753,7 +757,7 @@ class Held:
             route.continue_()
 
 
-def test_a_late_answer_leaves_what_is_typed(browser: Any, viewer: RunningViewer) -> None:
+def test_a_late_answer_leaves_what_is_typed(browser: Browser, viewer: RunningViewer) -> None:
     """While a tag is written, the text, the caret and the focus of the input of tags stay where they are."""
     with Watched(browser, viewer) as watched:
         page = watched.open("/samples?open=0.20")
@@ -776,7 +780,7 @@ def test_a_late_answer_leaves_what_is_typed(browser: Any, viewer: RunningViewer)
         page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("drafXt")')
 
 
-def test_tags_of_a_sample_that_is_not_here_yet(browser: Any, viewer: RunningViewer) -> None:
+def test_tags_of_a_sample_that_is_not_here_yet(browser: Browser, viewer: RunningViewer) -> None:
     """Keys typed while a sample opens are about that sample: none is a shortcut, none tags the one before it."""
     with Watched(browser, viewer) as watched:
         page = watched.open("/samples")
@@ -808,7 +812,7 @@ def test_tags_of_a_sample_that_is_not_here_yet(browser: Any, viewer: RunningView
         }
 
 
-def test_a_tag_that_cannot_be_written_is_given_back(browser: Any, viewer: RunningViewer) -> None:
+def test_a_tag_that_cannot_be_written_is_given_back(browser: Browser, viewer: RunningViewer) -> None:
     """The word stands in its input again, with the reason beside it."""
     with Watched(browser, viewer) as watched:
         watched.expected = ("500",)
@@ -826,7 +830,7 @@ def test_a_tag_that_cannot_be_written_is_given_back(browser: Any, viewer: Runnin
         assert page.input_value(".tag-input") == "word"
 
 
-def test_a_tag_toggled_twice_is_as_before(browser: Any, viewer: RunningViewer) -> None:
+def test_a_tag_toggled_twice_is_as_before(browser: Browser, viewer: RunningViewer) -> None:
     """Changes are sent one after the other, each from what the one before it left."""
     with Watched(browser, viewer) as watched:
         page = watched.open("/samples?open=0.50")
@@ -841,7 +845,7 @@ def test_a_tag_toggled_twice_is_as_before(browser: Any, viewer: RunningViewer) -
         assert page.locator('.tag-button[aria-pressed="true"]').all_inner_texts() == ["drop"]
 
 
-def test_shards_are_found_while_their_names_are_on_their_way(browser: Any, viewer: RunningViewer) -> None:
+def test_shards_are_found_while_their_names_are_on_their_way(browser: Browser, viewer: RunningViewer) -> None:
     """A search in the list of shards waits for names that were asked for already."""
     with Watched(browser, viewer) as watched:
         held = Held(watched.page, "/api/shards")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from webdataset.cli import console
+from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import expand_inputs
 from webdataset.cli.state import read_state
 
@@ -19,13 +19,21 @@ _MOST_NAMED: Final = 20
 
 SCHEMAS: Final[console.JsonSchema] = {
     "view": {
-        "description": "One line, once the viewer answers.",
+        "description": "One line, once the viewer answers, or once the page is written.",
         "type": "object",
-        "required": ["url", "port", "token"],
+        "anyOf": [{"required": ["url", "port", "token"]}, {"required": ["page", "shards", "samples", "left_out"]}],
         "properties": {
             "url": {"type": "string", "description": "with the token: open it in a browser"},
             "port": {"type": "integer", "minimum": 1},
             "token": {"type": "string", "description": "for the header 'Authorization: Bearer TOKEN'"},
+            "page": {"type": "string", "description": "with --publish: the path of index.html"},
+            "shards": {"type": "integer", "description": "that it shows"},
+            "samples": {"type": "integer", "description": "in them"},
+            "left_out": {
+                "type": "object",
+                "description": "shards that a page cannot read, each with the reason",
+                "additionalProperties": {"type": "string"},
+            },
         },
         "additionalProperties": False,
     }
@@ -48,10 +56,24 @@ SCHEMAS: Final[console.JsonSchema] = {
 @click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine's loopback.")
 @click.option("--open/--no-open", "opened", default=False, help="Open the page in the browser of this desktop.")
+@click.option(
+    "--publish", metavar="FOLDER", help="Write the page as static files, which need no server of ours, and end."
+)
+@click.option("--shards-url", metavar="URL", help="With --publish: where browsers find the shards.")
 @click.option("--storage-profile", "--profile", metavar="NAME", help="The profile that urls are opened with.")
 @click.option("--split", metavar="NAME", help="The split of a dataset specification.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; see 'wds schema view'.")
-def view_command(shards: tuple[str, ...], *, host: str, port: int, opened: bool, as_json: bool, **options: Any) -> int:
+def view_command(
+    shards: tuple[str, ...],
+    *,
+    host: str,
+    port: int,
+    opened: bool,
+    as_json: bool,
+    publish: str | None,
+    shards_url: str | None,
+    **options: Any,
+) -> int:
     """Show shards in a browser: samples, images, sounds, texts, statistics, findings, batches.
 
     The page is served on this machine alone, to those who open the printed url; Ctrl-C ends it. Shards are read as far
@@ -63,7 +85,12 @@ def view_command(shards: tuple[str, ...], *, host: str, port: int, opened: bool,
       wds view old.tar --compare new.tar
       wds view 'train-*.tar' --dataset train:make_dataset --state state.json
       wds view state.json --dataset train:make_dataset
+      wds view --publish site 'train-*.tar'
     """
+    if publish is not None:
+        return _publish(shards, publish, shards_url, as_json=as_json, **options)
+    if shards_url is not None:
+        raise click.UsageError("--shards-url is for --publish")
     from webdataset.core.optional_imports import require  # noqa: PLC0415  after --help
 
     for module in ("starlette", "uvicorn"):
@@ -100,6 +127,42 @@ def view_command(shards: tuple[str, ...], *, host: str, port: int, opened: bool,
         session.close()
     _end_with_threads()
     return 0
+
+
+def _publish(
+    typed: tuple[str, ...],
+    folder: str,
+    shards_url: str | None,
+    *,
+    as_json: bool,
+    storage_profile: str | None,
+    split: str | None,
+    **others: Any,
+) -> int:
+    """Write the page as static files; return the exit status."""
+    wrong = [name for name, value in others.items() if value not in {None, ()}]
+    if wrong or not typed:
+        what = f"--{wrong[0].replace('_', '-')} needs the server" if wrong else "name the shards"
+        raise click.UsageError(f"--publish writes a page of shards: {what}")
+    from webdataset.viewer.published_page import publish_page  # noqa: PLC0415  after --help
+
+    inputs = expand_inputs(typed, storage_profile=storage_profile, split=split)
+    _check_files(set(typed).intersection(inputs.urls))
+    with console.Progress("index", len(inputs)) as progress:
+        written = publish_page(
+            inputs.urls, folder, inputs.reading(), shards_url=shards_url, step=lambda _: progress.advance()
+        )
+    for shard, reason in written.left_out.items():
+        console.say(f"left out: {console.show_url(shard)}: {reason}")
+    if as_json:
+        console.write_json(written._asdict())
+    else:
+        console.write_line(written.page)
+        console.say(
+            f"{written.shards} shards, {written.samples} samples; serve the folder and the shards over HTTP, by a "
+            "server that sends byte ranges"
+        )
+    return exit_status.PARTIAL if written.left_out else exit_status.DONE
 
 
 def _take_states(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -56,11 +56,12 @@ def name_kind(field: str) -> str | None:
     parts = field.lower().split(".")
     while len(parts) > 1 and parts[-1] in _COMPRESSION:
         parts.pop()
-    return _list_kinds().get(parts[-1])
+    return list_kinds().get(parts[-1])
 
 
 @functools.cache
-def _list_kinds() -> dict[str, str]:
+def list_kinds() -> dict[str, str]:
+    """Return the last component of a field's name to what it holds."""
     found = dict.fromkeys((*IMAGE_EXTENSIONS, *AUTO_IMAGE_EXTENSIONS, *IMAGE_FIELDS), "image")
     found |= dict.fromkeys(AUDIO_EXTENSIONS.split(), "audio")
     found |= dict.fromkeys(VIDEO_EXTENSIONS.split(), "video")

@@ -29,6 +29,13 @@ TEXT_BYTES: Final = 256 << 10
 JSON_BYTES: Final = 1 << 20
 DOCUMENT_BYTES: Final = 16 << 20
 """What the JSON of a document may have: it may hold its images."""
+MEDIA_TYPES: Final = {
+    "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
+    "bmp": "image/bmp", "avif": "image/avif", "wav": "audio/wav", "flac": "audio/flac", "mp3": "audio/mpeg",
+    "ogg": "audio/ogg", "opus": "audio/ogg", "m4a": "audio/mp4", "mp4": "video/mp4", "webm": "video/webm",
+    "mov": "video/quicktime", "mkv": "video/x-matroska",
+}  # fmt: skip
+"""What fields may be sent as, by the end of their names; everything else is sent as bytes to be saved."""
 _SNIFFED_BYTES: Final = 4096
 _CARD_CHARACTERS: Final = 300
 _DOCUMENT_NAMES: Final = re.compile(rb'"(text_list|texts|image_info|images|matched_text_ind(?:ex|ices))"\s*:')

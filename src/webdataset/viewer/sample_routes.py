@@ -14,7 +14,7 @@ from starlette.routing import Route
 from webdataset.core.errors import MissingField
 from webdataset.index.entries import FieldEntry, SampleEntry
 from webdataset.viewer.documents import NeighbourSample, describe_document
-from webdataset.viewer.field_views import describe_field, describe_full
+from webdataset.viewer.field_views import MEDIA_TYPES, describe_field, describe_full
 from webdataset.viewer.http_messages import JsonResponse, make_error, read_number, read_text
 from webdataset.viewer.member_headers import list_members
 from webdataset.viewer.security import DATA_POLICY
@@ -29,13 +29,6 @@ WALK_SECONDS: Final = 2.0
 """For which one request reads headers on the way to a sample that is far in a shard without an index."""
 
 _PIECE: Final = 1 << 20
-MEDIA_TYPES: Final = {
-    "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
-    "bmp": "image/bmp", "avif": "image/avif", "wav": "audio/wav", "flac": "audio/flac", "mp3": "audio/mpeg",
-    "ogg": "audio/ogg", "opus": "audio/ogg", "m4a": "audio/mp4", "mp4": "video/mp4", "webm": "video/webm",
-    "mov": "video/quicktime", "mkv": "video/x-matroska",
-}  # fmt: skip
-"""What fields may be sent as, by the end of their names; everything else is sent as bytes to be saved."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -198,6 +191,7 @@ class _SampleRoutes:
                     "compare": len(session.sides) > 1,
                     "pipeline": session.pipeline is not None,
                     "tags": session.tags is not None,
+                    "queries": True,
                     "batches": session.dataset_arguments.load is not None,
                     "sequential": any(url == "-" for view in session.sides.values() for url in view.urls),
                 },

@@ -80,22 +80,11 @@ export const post = (route, body) =>
   send(`/api/${route}`, { method: 'POST', headers: { 'Content-Type': 'application/json', 'X-WDS-View': '1' }, body: JSON.stringify(body) });
 
 /**
- * Let a limited number of jobs run at once, so that waveforms and pictures of a page do not queue before its samples.
- * @param {number} most
- * @returns {<T>(job: () => Promise<T>) => Promise<T>}
+ * Let an element show, play or save a field.
+ * @param {HTMLElement} element an image, an audio or video element, or a link
+ * @param {string} route `thumbnail` or `payload`
+ * @param {Record<string, any>} parameters
  */
-export function makeQueue(most) {
-  let running = 0;
-  /** @type {(() => void)[]} */
-  const waiting = [];
-  return async (job) => {
-    if (running >= most) await new Promise((resolve) => waiting.push(() => resolve(undefined)));
-    running += 1;
-    try {
-      return await job();
-    } finally {
-      running -= 1;
-      waiting.shift()?.();
-    }
-  };
+export function setSource(element, route, parameters) {
+  element.setAttribute(element instanceof HTMLAnchorElement ? 'href' : 'src', apiUrl(route, parameters));
 }

@@ -67,7 +67,7 @@ class App {
     document.title = `${shorten(title, 60)} – wds view`;
     const searchForm = h('form', { class: 'searchbox', role: 'search', on: { submit: (event) => { event.preventDefault(); this.submit(); } } },
       h('label', { class: 'box' }, icon('search'), this.search, h('kbd', { class: 'only-wide' }, '/')),
-      h('label', { class: 'box box-filter' }, icon('filter'), this.filter), h('button', { class: 'hidden-text' }, 'Search'));
+      this.dataset.features.queries && h('label', { class: 'box box-filter' }, icon('filter'), this.filter), h('button', { class: 'hidden-text' }, 'Search'));
     this.search.addEventListener('search', () => { if (!this.search.value && route().q) this.submit(); });
     replace(root, h('header', { class: 'top' },
       iconButton('menu', 'Shards', () => root.classList.toggle('sidebar-open'), { class: 'icon-button menu-button' }),
@@ -105,10 +105,18 @@ class App {
   update() {
     const now = route();
     const { features } = this.dataset;
-    const views = [['samples', 'Samples', 'grid'], ['statistics', 'Statistics', 'chart'], ['findings', 'Findings', 'check'], features.compare && ['compare', 'Compare', 'compare'], features.batches && ['batch', 'Batch', 'batch']].filter(Boolean);
+    const views = [['samples', 'Samples', 'grid'], features.queries && ['statistics', 'Statistics', 'chart'], features.queries && ['findings', 'Findings', 'check'], features.compare && ['compare', 'Compare', 'compare'], features.batches && ['batch', 'Batch', 'batch']].filter(Boolean);
+    // one view is no choice
+    this.nav.hidden = views.length < 2;
     replace(this.nav, views.map(([name, label, picture]) => h('a', { class: 'view-link', href: hrefOf({ view: name, open: null, at: 0, more: {} }), 'aria-current': now.view === name ? 'page' : null, title: label }, icon(picture), h('span', {}, label))));
     if (document.activeElement !== this.search) this.search.value = now.q;
     this.drawChips();
+    if (!views.some(([name]) => name === now.view)) {
+      // a url of another server, or of an earlier one
+      go({ view: 'samples', more: {} }, true);
+      this.update();
+      return;
+    }
     if (!(this.view instanceof VIEWS[now.view])) {
       this.view?.destroy();
       this.view = new VIEWS[now.view](this);
@@ -202,7 +210,7 @@ class App {
   /* keys */
 
   help() {
-    const rows = [['j  k', 'next, previous sample'], ['← → ↑ ↓', 'move in the grid'], ['Page Up, Page Down', 'a screen'], ['Home, End', 'first, last sample'], ['Enter', 'open the sample'], ['Esc', 'close'], ['/', 'search'], ['f', 'filter by an expression'], ['[  ]', 'previous, next shard'], ['w', 'detail on the whole width'], ['r', 'members and bytes'], ['d', 'light, dark, as the system'],
+    const rows = [['j  k', 'next, previous sample'], ['← → ↑ ↓', 'move in the grid'], ['Page Up, Page Down', 'a screen'], ['Home, End', 'first, last sample'], ['Enter', 'open the sample'], ['Esc', 'close'], ['/', 'search'], this.dataset.features.queries && ['f', 'filter by an expression'], ['[  ]', 'previous, next shard'], ['w', 'detail on the whole width'], ['r', 'members and bytes'], ['d', 'light, dark, as the system'],
       this.dataset.features.tags && ['t  1–9', 'tag: write one, or toggle by number'], ['?', 'these keys']].filter(Boolean);
     const dialog = h('dialog', { class: 'dialog', 'aria-label': 'Keys' }, h('header', { class: 'row' }, h('h2', {}, 'Keys'), iconButton('close', 'Close', () => dialog.close())), h('dl', { class: 'keys' }, rows.map(([keys, meaning]) => h('div', {}, h('dt', {}, keys.split('  ').map((one) => h('kbd', {}, one))), h('dd', {}, meaning)))), h('p', { class: 'quiet' }, `wds view ${this.dataset.version ?? ''}`));
     dialog.addEventListener('close', () => dialog.remove());
@@ -226,7 +234,7 @@ class App {
     const scrolls = target.closest?.('.stage.zoomed, .hex-body, .scroll-x, .shards') && /^(Arrow|Page|Home|End)/.test(event.key);
     if (scrolls) return;
     if (event.key === 'Enter' && target.closest?.('a, button') && !target.matches('.card')) return;
-    const plain = { '/': () => this.focus(this.search), f: () => this.focus(this.filter), '?': () => this.help(), '[': () => this.moveShard(-1), ']': () => this.moveShard(1), d: () => this.turnTheme() };
+    const plain = { '/': () => this.focus(this.search), f: () => this.filter.isConnected && this.focus(this.filter), '?': () => this.help(), '[': () => this.moveShard(-1), ']': () => this.moveShard(1), d: () => this.turnTheme() };
     const inDetail = { w: () => go({ full: !route().full }), r: () => go({ tab: route().tab === 'raw' ? 'fields' : 'raw' }) };
     // what is done with the open sample waits until it is here: keys that are typed fast never meet the one before it
     const waits = this.detail.pending && (['j', 'k', 'ArrowLeft', 'ArrowRight'].includes(event.key) || (this.dataset.features.tags && /^[1-9]$/.test(event.key)));

@@ -1,7 +1,8 @@
 /** A sample as a card of the grid or a row of the table. */
 
-import { apiUrl, get, makeQueue } from './api.js';
+import { apiUrl, get, setSource } from './api.js';
 import { formatBytes, formatDuration, formatFigure, formatNumber, h, icon, shorten, svg } from './dom.js';
+import { makeQueue } from './queue.js';
 
 /** @typedef {import('./sources.js').Sample} Sample */
 /** @typedef {import('./sources.js').Field} Field */
@@ -20,23 +21,25 @@ export const fieldOf = (sample, field, more = {}) => ({ side: sample.side, shard
  * @param {Sample} sample
  * @param {Field} field
  * @param {number} size of its longer side in pixels
+ * @param {{page?: number, inline?: number}} [part] a page of a TIFF file, or an image in a document's JSON
  * @returns {HTMLElement}
  */
-export function thumbnail(sample, field, size) {
+export function thumbnail(sample, field, size, part = {}) {
   const box = h('span', { class: `thumb thumb-${field.kind}` });
-  const address = apiUrl('thumbnail', fieldOf(sample, field.name, { size }));
-  const image = h('img', { src: address, alt: altOf(sample, field), loading: 'lazy', decoding: 'async', draggable: 'false' });
+  const parameters = fieldOf(sample, field.name, { size, ...part });
+  const image = h('img', { alt: altOf(sample, field), loading: 'lazy', decoding: 'async', draggable: 'false' });
   image.addEventListener('load', () => box.classList.add('loaded'));
   image.addEventListener('error', () => {
     image.remove();
     box.classList.add('refused');
     box.append(emblem(field));
-    queue(() => get('thumbnail', fieldOf(sample, field.name, { size }))).catch((error) => {
+    queue(() => get('thumbnail', parameters)).catch((error) => {
       box.title = error.message;
       if (size > 600) box.append(h('span', { class: 'refusal' }, error.message));
     });
   });
   box.append(image);
+  setSource(image, 'thumbnail', parameters);
   if (field.kind === 'video') box.append(h('span', { class: 'badge' }, icon('play'), field.media?.duration_seconds ? formatDuration(field.media.duration_seconds) : 'video'));
   return box;
 }

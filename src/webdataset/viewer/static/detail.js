@@ -165,7 +165,7 @@ export class Detail {
   }
 
   fields(sample) {
-    const onFilter = (expression) => go(addWhere(expression));
+    const onFilter = this.context.dataset.features.queries ? (expression) => go(addWhere(expression)) : null;
     const made = [];
     if (sample.document) made.push(documentView(sample));
     const shown = sample.document ? new Set(sample.document.filter((part) => part.kind === 'image').map((part) => part.field)) : new Set();

@@ -1,6 +1,6 @@
 /** A field in full, by its kind. */
 
-import { apiUrl, get } from './api.js';
+import { get, setSource } from './api.js';
 import { drawPeaks, fieldOf, summary, thumbnail, waveformOf } from './cards.js';
 import { histogram } from './charts.js';
 import { copyText, formatBytes, formatDuration, formatFigure, formatNumber, h, icon, iconButton, replace, shorten } from './dom.js';
@@ -15,13 +15,14 @@ const SHOWN_BY_BROWSERS = /\.?(png|jpe?g|gif|webp|bmp|avif)$/i;
 /**
  * @param {Sample} sample
  * @param {Field} field
- * @param {{onFilter: (expression: string) => void, onBytes: () => void}} options
+ * @param {{onFilter: ((expression: string) => void) | null, onBytes: () => void}} options
  * @returns {HTMLElement}
  */
 export function fieldView(sample, field, options) {
   const show = { image: imageView, text: textView, document: jsonView, json: jsonView, class: valueView, number: valueView, audio: audioView, video: videoView, array: arrayView, svg: sourceView, html: sourceView, pickle: pickleView }[field.kind] ?? binaryView;
   const facts = [field.kind, formatBytes(field.size_bytes), field.media?.width && `${field.media.width} × ${field.media.height}`, field.media?.duration_seconds && formatDuration(field.media.duration_seconds), field.media?.mode];
-  const download = h('a', { class: 'icon-button', href: apiUrl('payload', fieldOf(sample, field.name)), download: '', title: 'Save this field', 'aria-label': `Save ${shorten(field.name, 40)}` }, icon('download'));
+  const download = h('a', { class: 'icon-button', download: '', title: 'Save this field', 'aria-label': `Save ${shorten(field.name, 40)}` }, icon('download'));
+  setSource(download, 'payload', fieldOf(sample, field.name));
   return h('section', { class: `field field-${field.kind}`, 'aria-label': `Field ${shorten(field.name, 60)}`, data: { field: field.name } },
     h('header', { class: 'field-head' }, h('h3', {}, h('bdi', {}, shorten(field.name, 120))), h('span', { class: 'quiet' }, facts.filter(Boolean).join(' · ')), download),
     show(sample, field, options));
@@ -32,7 +33,7 @@ export function imageView(sample, field) {
   const pixels = (field.media?.width ?? 0) * (field.media?.height ?? 0);
   const whole = SHOWN_BY_BROWSERS.test(field.name) && pixels <= MOST_PIXELS;
   if (!whole) return h('div', { class: 'stage' }, thumbnail(sample, field, 1024));
-  const image = h('img', { src: apiUrl('payload', fieldOf(sample, field.name)), alt: field.name, decoding: 'async', draggable: 'false' });
+  const image = h('img', { alt: field.name, decoding: 'async', draggable: 'false' });
   const stage = h('div', { class: 'stage', tabindex: '0', role: 'group', 'aria-label': 'Picture; plus and minus zoom' }, image);
   const level = h('span', { class: 'quiet zoom-level' }, 'fit');
   let scale = 0;
@@ -52,6 +53,7 @@ export function imageView(sample, field) {
     stage.scrollTo(x * image.clientWidth - stage.clientWidth / 2, y * image.clientHeight - stage.clientHeight / 2);
   });
   image.addEventListener('error', () => replace(stage, thumbnail(sample, field, 1024)));
+  setSource(image, 'payload', fieldOf(sample, field.name));
   stage.addEventListener('wheel', (event) => {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
@@ -105,7 +107,7 @@ export const expressionName = (name) => (/^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-
 function valueView(_sample, field, options) {
   const value = field.value ?? field.text;
   return h('div', { class: 'row' }, h('bdi', { class: 'value' }, shorten(formatFigure(value), 200)),
-    ['number', 'string'].includes(typeof value) && h('button', { type: 'button', class: 'button small', on: { click: () => options.onFilter(`${expressionName(field.name)} == ${literal(value)}`) } }, icon('filter'), 'Same value'));
+    options.onFilter && ['number', 'string'].includes(typeof value) && h('button', { type: 'button', class: 'button small', on: { click: () => options.onFilter(`${expressionName(field.name)} == ${literal(value)}`) } }, icon('filter'), 'Same value'));
 }
 
 function sourceView(sample, field) {
@@ -130,11 +132,12 @@ function extentOf(answer) {
 }
 
 function audioView(sample, field) {
-  const player = h('audio', { src: apiUrl('payload', fieldOf(sample, field.name)), controls: true, preload: 'metadata', 'aria-label': `Play ${shorten(field.name, 40)}` });
+  const player = h('audio', { controls: true, preload: 'metadata', 'aria-label': `Play ${shorten(field.name, 40)}` });
   const done = h('span', { class: 'wave-done', 'aria-hidden': 'true' });
   const wave = h('div', { class: 'wave wave-large', title: 'Click to seek' });
   const note = h('p', { class: 'quiet', role: 'note' });
-  player.addEventListener('error', () => { note.textContent = 'The browser cannot play this file.'; });
+  player.addEventListener('error', () => { note.textContent = player.title || 'The browser cannot play this file.'; });
+  setSource(player, 'payload', fieldOf(sample, field.name));
   player.addEventListener('timeupdate', () => { done.style.width = `${(100 * player.currentTime) / (player.duration || 1)}%`; });
   wave.addEventListener('click', (event) => {
     const box = wave.getBoundingClientRect();
@@ -154,10 +157,11 @@ function audioView(sample, field) {
 }
 
 function videoView(sample, field) {
-  const player = h('video', { src: apiUrl('payload', fieldOf(sample, field.name)), controls: true, preload: 'metadata', playsinline: true, 'aria-label': `Play ${shorten(field.name, 40)}` });
+  const player = h('video', { controls: true, preload: 'metadata', playsinline: true, 'aria-label': `Play ${shorten(field.name, 40)}` });
   const note = h('p', { class: 'quiet', role: 'note' });
   player.addEventListener('loadedmetadata', () => { note.textContent = `${player.videoWidth} × ${player.videoHeight} · ${formatDuration(player.duration)}`; });
-  player.addEventListener('error', () => { note.textContent = 'The browser cannot play this file.'; });
+  player.addEventListener('error', () => { note.textContent = player.title || 'The browser cannot play this file.'; });
+  setSource(player, 'payload', fieldOf(sample, field.name));
   return h('div', { class: 'video' }, player, note);
 }
 
@@ -197,9 +201,14 @@ export function documentView(sample) {
   const images = new Map(sample.fields.map((field) => [field.name, field]));
   const parts = sample.document.map((part) => {
     if (part.kind === 'text') return h('p', {}, h('bdi', {}, part.text));
-    const field = images.get(part.field);
+    if (part.kind === 'problem') return h('p', { class: 'note' }, icon('warn'), h('span', {}, 'This document contradicts itself, or is cut: ', h('bdi', {}, shorten(part.text, 500))));
+    // an image of another sample, or in the JSON itself
+    const elsewhere = part.ordinal !== undefined || part.inline !== undefined;
+    const field = elsewhere ? { name: part.field, kind: 'image', size_bytes: null } : images.get(part.field);
     if (part.missing || !field) return h('figure', { class: 'missing' }, h('div', { class: 'missing-box' }, `Missing image ${shorten(part.field ?? part.name ?? '', 80)}`), part.caption && h('figcaption', {}, h('bdi', {}, part.caption)));
-    return h('figure', { data: { field: part.field } }, thumbnail(sample, field, 768), h('figcaption', {}, h('bdi', {}, part.caption ?? part.alt ?? ''), h('span', { class: 'quiet' }, ` ${shorten(part.field, 60)} · ${summary(field)}`)));
+    const owner = part.ordinal === undefined ? sample : { ...sample, ordinal: part.ordinal };
+    const facts = part.inline !== undefined ? `${shorten(part.name, 60)} · in the JSON` : part.ordinal !== undefined ? `${shorten(part.name, 60)} · another sample` : `${shorten(part.field, 60)} · ${summary(field)}`;
+    return h('figure', { data: { field: part.field } }, thumbnail(owner, field, 768, { page: part.page, inline: part.inline }), h('figcaption', {}, h('bdi', {}, part.caption ?? ''), h('span', { class: 'quiet' }, ` ${facts}`)));
   });
   const count = sample.document.filter((part) => part.kind === 'image').length;
   return h('section', { class: 'field field-document', 'aria-label': 'Document' },

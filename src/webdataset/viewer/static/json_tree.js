@@ -11,7 +11,7 @@ export const extendPath = (path, step) => (typeof step === 'number' ? `${path}[$
 /**
  * @param {any} value
  * @param {string} path of the value in the filter language, for example `json`
- * @param {{onFilter?: (expression: string) => void}} [options]
+ * @param {{onFilter?: ((expression: string) => void) | null}} [options]
  * @returns {HTMLElement}
  */
 export function jsonTree(value, path, options = {}) {
