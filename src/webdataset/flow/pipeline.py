@@ -203,7 +203,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         return summarize(self)
 
     def timed(self) -> "TimedDataset":
-        """Iterate over the same items and time each stage: ``report()``, ``stages``, ``skipped``; see docs/statistics.md.
+        """Iterate over the same items and time each stage: ``report()``, ``stages``, ``skipped`` (docs/statistics.md).
 
         Returns:
             An iterable; each iteration over it is an epoch.
