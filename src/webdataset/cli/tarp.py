@@ -21,7 +21,7 @@ from webdataset.cli.process import count_failures
 from webdataset.cli.reshard import choose_seed
 from webdataset.core import settings
 from webdataset.core.errors import CommandFailed, MissingField, SampleError, SourceError, UsageError
-from webdataset.core.tar_errors import TarError
+from webdataset.core.stdlib_errors import TarError
 from webdataset.reshaping.creation import create_samples
 from webdataset.reshaping.external_sort import shuffle_samples, sort_samples
 from webdataset.reshaping.processing import OnError, TarpCommand, process_samples

@@ -1,8 +1,7 @@
 """Layer 1: errors, settings, seeds and contexts that every other layer may use; it imports none of them.
 
 * ``errors``: the tree of errors
-* ``tar_errors``: those that are errors of tarfile too
-* ``pickle_errors``: the one that is an error of pickle too
+* ``stdlib_errors``: those that are errors of tarfile or pickle too
 * ``error_handlers``: the five handlers, counted skips and drops
 * ``tracebacks``: tracebacks and warnings that end at user code
 * ``settings``: every environment variable

@@ -60,12 +60,12 @@ from webdataset.core.lazy_modules import lazy_attributes, lazy_dir
 from webdataset.core.redaction import redact
 
 if TYPE_CHECKING:
-    from webdataset.core.pickle_errors import UnsafeContent as UnsafeContent  # noqa: PLC0414  passed on
-    from webdataset.core.tar_errors import BadCompression as BadCompression  # noqa: PLC0414  passed on
-    from webdataset.core.tar_errors import BadHeader as BadHeader  # noqa: PLC0414  passed on
-    from webdataset.core.tar_errors import LimitExceeded as LimitExceeded  # noqa: PLC0414  passed on
-    from webdataset.core.tar_errors import TarError as TarError  # noqa: PLC0414  passed on
-    from webdataset.core.tar_errors import Truncated as Truncated  # noqa: PLC0414  passed on
+    from webdataset.core.stdlib_errors import BadCompression as BadCompression  # noqa: PLC0414  passed on
+    from webdataset.core.stdlib_errors import BadHeader as BadHeader  # noqa: PLC0414  passed on
+    from webdataset.core.stdlib_errors import LimitExceeded as LimitExceeded  # noqa: PLC0414  passed on
+    from webdataset.core.stdlib_errors import TarError as TarError  # noqa: PLC0414  passed on
+    from webdataset.core.stdlib_errors import Truncated as Truncated  # noqa: PLC0414  passed on
+    from webdataset.core.stdlib_errors import UnsafeContent as UnsafeContent  # noqa: PLC0414  passed on
 
 _LATE = ("BadCompression", "BadHeader", "LimitExceeded", "TarError", "Truncated", "UnsafeContent")
 
@@ -372,8 +372,7 @@ class MissingExtra(WebDatasetError, ImportError):
 __getattr__ = lazy_attributes(
     __name__,
     homes={
-        "core.pickle_errors": "UnsafeContent",
-        "core.tar_errors": "BadCompression BadHeader LimitExceeded TarError Truncated",
+        "core.stdlib_errors": "BadCompression BadHeader LimitExceeded TarError Truncated UnsafeContent",
     },
 )
 __dir__ = lazy_dir(__name__, _LATE)

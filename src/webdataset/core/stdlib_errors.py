@@ -1,8 +1,13 @@
-"""Errors that are :mod:`tarfile` errors too; part of the tree in :mod:`webdataset.core.errors`; import them there."""
+"""Errors that are errors of :mod:`tarfile` or :mod:`pickle` too: part of the tree in :mod:`webdataset.core.errors`.
 
+Import them there: that module loads this one when the first of them is needed, since neither library is needed to read
+or write a shard.
+"""
+
+import pickle
 import tarfile
 
-from webdataset.core.errors import FormatError
+from webdataset.core.errors import CodecError, FormatError
 
 HOME = "webdataset.core.errors"  # where they are imported from, and what pickles say
 
@@ -33,5 +38,11 @@ class LimitExceeded(TarError):
 
 class BadCompression(FormatError, tarfile.ReadError):
     """A compressed stream that does not decompress to its end."""
+
+    __module__ = HOME
+
+
+class UnsafeContent(CodecError, pickle.UnpicklingError):
+    """A field whose decoding would run code that is not on the allow-list."""
 
     __module__ = HOME
