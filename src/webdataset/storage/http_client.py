@@ -486,7 +486,7 @@ def translate_status(
     """
     if busy or status in BUSY:
         wait_seconds = parse_retry_after(headers.get("Retry-After"), headers.get("Date"))
-        return RetryableError(redact(reason), wait_seconds=wait_seconds)
+        return RetryableError(redact(reason), wait_seconds=wait_seconds, refused=busy or status in REFUSALS)
     if status in CHANGED:
         return object_changed_error(url, offset)
     reason = f"{reason}; {hint}" if hint else reason

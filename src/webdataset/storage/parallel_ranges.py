@@ -7,9 +7,13 @@ that latency costs little; as many are requested at once as the budget of the pr
 once the reader waits no more.
 
 Each range is read by a bounded resumable stream: each response must begin where it was requested and be about the
-same object, and is resumed where it breaks off. A permanent failure (a server that ignores ranges, refuses further
-connections, has another object by now) is no error here: the reader continues with one connection from the offset
-that it has reached, and meets the error there, or not at all.
+same object, and is resumed where it breaks off. A permanent failure (a server that ignores ranges, has another object
+by now) is no error here: the reader continues with one connection from the offset that it has reached, and meets the
+error there, or not at all.
+
+The first range goes alone: the others follow once it is answered. After the first refusal (429, 503, 416, the whole
+object in place of a range) the server gets no further request for a range of this object, neither a new one nor a
+retry (:class:`RangeSource`).
 """
 
 import os
@@ -21,8 +25,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from webdataset.core import settings
-from webdataset.storage.object_store import ObjectVersion
+from webdataset.core.errors import SourceError
+from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RemoteObject
 from webdataset.storage.prefetch_worker import PrefetchTask, ReadRate, close_tasks, prefetch_budget
+from webdataset.storage.retries import RetryableError
 
 if TYPE_CHECKING:
     from webdataset.storage.streams import Stream
@@ -39,17 +45,66 @@ PartOpener = Callable[[int, int], "Stream"]
 _refusal_times: dict[str, float] = {}
 
 
+class RangeSource:
+    """An object as its further connections request it: not at all after the server has refused one of them.
+
+    Args:
+        source: the object.
+
+    Attributes:
+        refused: whether the server has refused a range.
+    """
+
+    def __init__(self, source: RemoteObject) -> None:
+        self.url = source.url
+        self.refused = False
+        self.refresh = source.refresh
+        self.failures = source.failures
+        self._source = source
+
+    def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
+        """Request a range once; see :class:`~webdataset.storage.object_store.RemoteObject`.
+
+        Raises:
+            RetryableError: no answer came.
+            SourceError: the server refuses this range, or has refused another one.
+        """
+        if self.refused:
+            raise SourceError("the server has refused a further connection", url=self.url)
+        try:
+            answer = self._source.open_at(offset, known, size)
+        except RetryableError as error:
+            if not error.refused:
+                raise
+            self.refused = True
+            raise SourceError(str(error), url=self.url) from None
+        except SourceError:
+            self.refused = True
+            raise
+        # the whole object, or something else
+        self.refused = self.refused or answer.start != offset
+        return answer
+
+
 class ParallelRanges:
-    """The further connections of one stream; ``open_part`` opens the bytes from one offset up to another.
+    """The further connections of one stream.
+
+    Args:
+        identity: the version of the object.
+        source: the object, as the connections request it.
+        open_part: opens the bytes from one offset up to another.
 
     Attributes:
         ranges: number of ranges requested so far.
     """
 
-    def __init__(self, identity: ObjectVersion, open_part: PartOpener, url: str) -> None:
-        self._place = _server_of(url)
+    def __init__(self, identity: ObjectVersion, source: RangeSource, open_part: PartOpener) -> None:
+        self._place = _server_of(source.url)
         self._length = identity.length or 0
+        self._source = source
         self._open_part = open_part
+        # a first range has been answered
+        self._answered = False
         self._most = settings.CONNECTIONS.get()
         self._pace = ReadRate()
         # a finaliser may want to stop what is being begun
@@ -108,6 +163,8 @@ class ParallelRanges:
         with self._lock:
             while (
                 self._active
+                and not self._source.refused
+                and (self._answered or not self._parts)
                 and self._next < self._length
                 and len(self._running) < self._wanted
                 and len(self._parts) <= self._wanted
@@ -119,7 +176,7 @@ class ParallelRanges:
                 grant.shrink(self._part_bytes - (end - start))
                 try:
                     # its thread may open it only after the next one was begun: it must not look these names up then
-                    opener = partial(self._open_part, start, end)
+                    opener = partial(self._open_range, start, end)
                     part = PrefetchTask(opener, end - start, grant, self._done, exact=True)
                 # no more threads
                 except RuntimeError:
@@ -134,6 +191,14 @@ class ParallelRanges:
                 self._ends.append(end)
                 self._next = end
                 self.ranges += 1
+
+    def _open_range(self, start: int, end: int) -> "Stream":
+        """Open a range; in its thread. Once the first one is open, the others are requested."""
+        stream = self._open_part(start, end)
+        if not self._answered:
+            self._answered = True
+            self._launch()
+        return stream
 
     def _end_of_next(self) -> int:
         """Return where the next range ends: ranges near the end are shorter, so that all come at once."""
@@ -183,7 +248,7 @@ class ParallelRanges:
 
     def _remember_refusal(self, part: PrefetchTask) -> None:
         """Remember a place that gives no ranges: its other objects are spared the asking, for a while."""
-        if part.stream is None:
+        if part.stream is None and not self._answered:
             _refusal_times[self._place] = time.monotonic() + REFUSED_SECONDS
 
     def _leave_range(self) -> None:

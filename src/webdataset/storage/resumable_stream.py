@@ -31,7 +31,7 @@ from webdataset.storage.object_store import (
     object_changed_error,
     update_crc32,
 )
-from webdataset.storage.parallel_ranges import PART_ATTEMPTS, ParallelRanges
+from webdataset.storage.parallel_ranges import PART_ATTEMPTS, ParallelRanges, RangeSource
 from webdataset.storage.retries import ATTEMPTS, RetryableError, RetryBudget
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ class ResumableStream(io.RawIOBase):
         self._body = answer.body
         large = (self.length or 0) >= 2 * parallel_ranges.ALIGNMENT_BYTES
         if end is None and large and ParallelRanges.worthwhile(answer.identity, source.url):
-            self._parallel = ParallelRanges(answer.identity, _part_opener(source, answer.identity), source.url)
+            ranges = RangeSource(source)
+            self._parallel = ParallelRanges(answer.identity, ranges, _part_opener(ranges, answer.identity))
         self._left = time.monotonic()
 
     def __repr__(self) -> str:

@@ -46,12 +46,16 @@ class RetryableError(Exception):
         reason: what happened, without secrets.
         wait_seconds: how long the server wants to be left alone, or None.
         expired: the credentials are said to be too old.
+        refused: the server answered, and gives nothing more at present: a request beside others is best left out.
     """
 
-    def __init__(self, reason: str, *, wait_seconds: float | None = None, expired: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, wait_seconds: float | None = None, expired: bool = False, refused: bool = False
+    ) -> None:
         super().__init__(reason)
         self.wait_seconds = wait_seconds
         self.expired = expired
+        self.refused = refused
 
 
 @dataclass

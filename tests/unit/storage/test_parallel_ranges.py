@@ -1,5 +1,6 @@
 """One object over several connections: equal bytes in order, each range checked, one connection where that fails."""
 
+import contextlib
 import gc
 import itertools
 import os
@@ -13,10 +14,12 @@ import pytest
 from webdataset.core.errors import ShardChanged, ShortRead, SourceError
 from webdataset.core.seeds import make_rng
 from webdataset.storage import parallel_ranges, prefetch_worker, resumable_stream, retries
+from webdataset.storage.backends.http import HttpStream
 from webdataset.storage.object_store import Checksums, ObjectResponse, ObjectVersion
 from webdataset.storage.prefetch_worker import prefetch_budget
 from webdataset.storage.resumable_stream import ResumableStream
 from webdataset.storage.retries import RetryableError
+from webdataset.testing.sources import Answering, Listening
 
 PART = 64 * 1024
 BODY = make_rng("parallel", 0).randbytes(40 * PART + 1234)
@@ -428,3 +431,70 @@ def test_seeded_faults():
     whole = [wrong for found, wrong in outcomes if isinstance(found, bytes)]
     assert len(whole) > 12
     assert sum(whole) > 2 * len(whole)
+
+
+class _OneConnection(Answering):
+    """Sends the whole object slowly, and refuses every range as the server's rules say."""
+
+    def do_GET(self):
+        """Answer, and note whether a range was wanted."""
+        wanted, rules = self.headers.get("Range"), self.server.rules
+        rules.asked.append(wanted)
+        refused = wanted is not None and rules.refuses(len(rules.asked) - rules.asked.count(None))
+        if refused and rules.status != 200:
+            self.send_response(rules.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        start, _, last = ("0-" if wanted is None or refused else wanted.removeprefix("bytes=")).partition("-")
+        content = BODY[int(start) : int(last) + 1 if last else None]
+        self.send_response(200 if wanted is None or refused else 206)
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Range", f"bytes {start}-{int(start) + len(content) - 1}/{len(BODY)}")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for at in range(0, len(content), 16_384):
+                self.wfile.write(content[at : at + 16_384])
+                time.sleep(0.002)
+
+
+def read_slowly(url, rules, following):
+    """Read an object until a range was refused, then a little at a time, and then to its end."""
+    pieces = []
+    with HttpStream(url) as stream:
+        while sum(wanted is not None for wanted in rules.asked) < following and len(pieces) < 60:
+            pieces.append(stream.read(16_384))
+        for _ in range(20):
+            time.sleep(0.01)
+            pieces.append(stream.read(1000))
+        pieces.append(stream.readall())
+    return b"".join(pieces)
+
+
+@pytest.mark.parametrize("status", [503, 429, 416, 200])
+def test_a_refused_range_is_the_last_one(status):
+    """A server that refuses a connection beside the first one is asked for no second range of this object."""
+    rules = SimpleNamespace(asked=[], status=status, refuses=lambda _number: True)
+    with Listening(_OneConnection, rules) as server:
+        assert read_slowly(f"{server.url}/a.tar", rules, 1) == BODY
+    assert rules.asked[0] is None
+    # the first connection reads to the end: it is still open where the range would have begun
+    assert [wanted for wanted in rules.asked if wanted] == rules.asked[1:]
+    assert len(rules.asked) == 2
+
+
+@pytest.mark.parametrize("status", [503, 200])
+def test_no_range_is_asked_for_after_a_later_refusal(status):
+    """Where the server gave ranges and then refuses one, what was asked for before is all; one connection reads on."""
+    rules = SimpleNamespace(asked=[], status=status, refuses=lambda number: number > 6 and "-" != rules.asked[-1][-1])
+    with Listening(_OneConnection, rules) as server:
+        assert read_slowly(f"{server.url}/a.tar", rules, 7) == BODY
+        bounded = [wanted for wanted in rules.asked if wanted and not wanted.endswith("-")]
+        # requests that were sent before the first refusal had come: no more than connections
+        assert 7 <= len(bounded) <= 6 + 5
+        # the place is asked again for its next object
+        before = len(rules.asked)
+        rules.refuses = lambda _number: False
+        assert read_slowly(f"{server.url}/b.tar", rules, len(bounded) + 1) == BODY
+        assert any(rules.asked[before + 1 :])

@@ -223,7 +223,7 @@ class HttpObject(HttpRemoteObject):
             response.close()
             # it gave ranges before
             if known is not None:
-                raise RetryableError(f"the server answered a range request with status {response.status}")
+                raise RetryableError(f"the server answered a range request with status {response.status}", refused=True)
             raise NoRandomAccess(
                 f"the server answers a range request with status {response.status}: it can be read front to back only",
                 url=self.url,

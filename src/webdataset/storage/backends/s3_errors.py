@@ -10,6 +10,7 @@ from typing import Any
 from webdataset.core.errors import NotFound, SourceError
 from webdataset.storage.http_client import CHANGED
 from webdataset.storage.object_store import object_changed_error
+from webdataset.storage.rate_limit import REFUSALS
 from webdataset.storage.retries import BUSY, RetryableError, parse_retry_after
 from webdataset.storage.s3_profile import Profile
 
@@ -117,7 +118,8 @@ def _translate_answer(response: Mapping[str, Any], url: str, offset: int, by: st
     reason = f"the service answered {status} {code}: {fault.get('Message', '')}".rstrip(": ")
     if code in _BUSY or (status in BUSY and code not in _EXPIRED):
         headers = facts.get("HTTPHeaders", {})
-        return RetryableError(reason, wait_seconds=parse_retry_after(headers.get("retry-after"), headers.get("date")))
+        wait_seconds = parse_retry_after(headers.get("retry-after"), headers.get("date"))
+        return RetryableError(reason, wait_seconds=wait_seconds, refused=code in TOO_MANY or status in REFUSALS)
     if code in _EXPIRED:
         return RetryableError(f"{reason}; the credentials have expired", expired=True)
     if code in _CHANGED or status in CHANGED:

@@ -6,6 +6,7 @@ import pytest
 
 from webdataset.core.errors import NotFound
 from webdataset.storage.backends import s3_client as s3_logs
+from webdataset.storage.backends import s3_errors
 from webdataset.storage.s3_profile import Profile
 
 
@@ -35,7 +36,7 @@ def test_records_are_masked(name, message, caplog):
 
 def test_an_answer_without_a_status():
     """Errors that no answer came with, or a strange one, have none."""
-    assert s3_logs.response_status(ValueError("no answer")) == 0
+    assert s3_errors.response_status(ValueError("no answer")) == 0
     for response, status in (
         ({}, 0),
         ({"ResponseMetadata": {}}, 0),
@@ -43,7 +44,7 @@ def test_an_answer_without_a_status():
     ):
         error = ValueError("an answer")
         error.response = response
-        assert s3_logs.response_status(error) == status
+        assert s3_errors.response_status(error) == status
 
 
 def test_a_refused_request_is_translated(monkeypatch):
@@ -69,5 +70,5 @@ def test_an_object_that_changed_says_where_it_was_read():
     """At its start where nothing was read."""
     error = ValueError("an answer")
     error.response = {"Error": {"Code": "PreconditionFailed"}, "ResponseMetadata": {"HTTPStatusCode": 412}}
-    assert "at byte 0)" in str(s3_logs.translate_error(error, "s3://bucket/key"))
-    assert "at byte 700)" in str(s3_logs.translate_error(error, "s3://bucket/key", offset=700))
+    assert "at byte 0)" in str(s3_errors.translate_error(error, "s3://bucket/key"))
+    assert "at byte 700)" in str(s3_errors.translate_error(error, "s3://bucket/key", offset=700))
