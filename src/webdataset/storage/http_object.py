@@ -351,6 +351,14 @@ class ServiceClient:
         self._attempts = attempts
         self._own = _ThreadRequests()
 
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle all but what is known of this process's threads; a secret that was given as text refuses."""
+        return {name: value for name, value in self.__dict__.items() if name != "_own"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Take the attributes back; threads begin anew."""
+        self.__dict__.update(state, _own=_ThreadRequests())
+
     def refresh(self) -> None:
         """Look for credentials anew."""
         raise NotImplementedError

@@ -82,6 +82,21 @@ class OpaqueOption:
         )
 
 
+class PicklesNoObjects:
+    """A base of dataclasses whose fields may hold objects of other packages: these may know secrets."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle the fields.
+
+        Raises:
+            ConfigError: one is an object of another package.
+        """
+        for value in self.__dict__.values():
+            if not isinstance(value, str | bool | Secret | None):
+                OpaqueOption(value).__reduce__()
+        return self.__dict__
+
+
 def check_options(given: object) -> StorageOptions | None:
     """Return storage options, checked and frozen; names of :data:`OPTION_NAMES` only.
 

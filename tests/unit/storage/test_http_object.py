@@ -1,14 +1,19 @@
 """The read path of every backend that speaks HTTP: one function, one contract, against a server that misbehaves."""
 
 import hashlib
+import pickle
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 
-from webdataset.core.errors import NoRandomAccess, NotFound, ShardChanged, SourceError
+from webdataset.core.errors import ConfigError, NoRandomAccess, NotFound, ShardChanged, SourceError
 from webdataset.storage import retries
 from webdataset.storage.backends import aistore, azure, gcs, http, huggingface, s3
 from webdataset.storage.http_object import HttpRemoteObject, condition_header, override_headers, strong_etag
 from webdataset.storage.object_store import ObjectVersion
+from webdataset.storage.open_url import resolve_url
 from webdataset.storage.random_access import ObjectRanges
 from webdataset.storage.resumable_stream import ResumableStream
 from webdataset.storage.retries import RetryableError
@@ -225,3 +230,51 @@ def test_conditions_and_headers():
     headers = override_headers({"etag": '"1"', "X-A": "1", "x-b": "2"}, {"x-a": None, "X-B": "3"})
     assert (headers.get("ETag"), headers.get("X-A"), headers.get("x-b")) == ('"1"', None, "3")
     assert [strong_etag({"ETag": text}) for text in ('"1"', 'W/"1"', "")] == ['"1"', None, None]
+
+
+READ_ELSEWHERE = """
+import pickle, sys
+ranges = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(ranges.read_at(150_000, 7_000))
+"""
+
+
+def test_positioned_reads_travel_to_another_process(store):
+    """What reads an object of any service anywhere is pickled; another process goes on with the same version."""
+    with ObjectRanges(store.source) as ranges:
+        pickled = pickle.dumps(ranges)
+    command = [sys.executable, "-c", READ_ELSEWHERE]
+    assert subprocess.run(command, input=pickled, capture_output=True, check=True).stdout == BODY[150_000:157_000]
+    store.rules["faults"] = ["changed"]
+    with pytest.raises(ShardChanged):
+        pickle.loads(pickled).read_at(150_000, 7_000)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "field"),
+    [("gs://bucket/key", {}, "credentials"), ("az://container/key", {"account_name": "me"}, "credential")],
+)
+def test_credential_objects_are_neither_pickled_nor_shown(url, options, field):
+    """An object of google.auth or azure.identity may hold a key: the pickle refuses, and says what to do."""
+    held = SimpleNamespace(token="canary", get_token=None, before_request=None)
+    found = resolve_url(url, storage_options={**options, field: held}).remote_object()
+    with pytest.raises(ConfigError, match="not put into a pickle"):
+        pickle.dumps(found)
+    assert "canary" not in repr(found.place)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("gs://bucket/key", {"token": "canary"}),
+        ("gs://bucket/key", {"credentials": {"type": "service_account", "private_key": "canary"}}),
+        ("az://container/key", {"account_name": "me", "account_key": "canary"}),
+        ("az://container/key", {"connection_string": "AccountName=me;SharedAccessSignature=sig=canary"}),
+    ],
+)
+def test_secrets_as_text_do_not_travel(url, options):
+    """A secret that was given as text is in no pickle; a reference is what goes."""
+    found = resolve_url(url, storage_options=options).remote_object()
+    with pytest.raises(ConfigError, match="env:NAME"):
+        pickle.dumps(found)
+    assert "canary" not in repr(found.place)

@@ -20,7 +20,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webdataset.core import settings
@@ -32,7 +32,7 @@ from webdataset.storage.http_client import HttpResponse, translate_status
 from webdataset.storage.http_object import ServiceClient
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
-from webdataset.storage.storage_options import options_for
+from webdataset.storage.storage_options import PicklesNoObjects, options_for
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken, TokenCredential
@@ -47,7 +47,7 @@ _CREDENTIAL_OPTIONS = ("account_key", "sas_token", "credential", "anonymous")
 
 
 @dataclass(frozen=True)
-class AzureService:
+class AzureService(PicklesNoObjects):
     """An account and the credentials for it.
 
     Args:
@@ -63,7 +63,7 @@ class AzureService:
     endpoint: str
     account_key: Secret | None = None
     sas_token: Secret | None = None
-    credential: "TokenCredential | None" = None
+    credential: "TokenCredential | None" = field(default=None, repr=False)
     anonymous: bool = False
 
 

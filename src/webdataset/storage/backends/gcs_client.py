@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -29,7 +29,7 @@ from webdataset.storage.http_client import HttpResponse, translate_status
 from webdataset.storage.http_object import ServiceClient
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
-from webdataset.storage.storage_options import options_for
+from webdataset.storage.storage_options import PicklesNoObjects, options_for
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -44,7 +44,7 @@ _FOUND = frozenset(("google_default", "cloud"))  # as gcsfs has them
 
 
 @dataclass(frozen=True)
-class GcsService:
+class GcsService(PicklesNoObjects):
     """A service and the credentials for it.
 
     Args:
@@ -57,7 +57,7 @@ class GcsService:
 
     endpoint: str = ENDPOINT
     token: Secret | None = None
-    credentials: object = None
+    credentials: object = field(default=None, repr=False)
     user_project: str | None = None
 
 
