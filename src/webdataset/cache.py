@@ -16,13 +16,14 @@ from webdataset.caching.download import check_tar_format, get_filetype
 from webdataset.caching.download import get_filetype as magic_filetype
 from webdataset.caching.eviction import LRUCleanup
 from webdataset.caching.names import pipe_cleaner, url_to_cache_name
-from webdataset.caching.shard_cache import ShardCache, download, local_path
+from webdataset.caching.shard_cache import ShardCache, download
 from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.samples.grouping import Sample
 from webdataset.samples.sample_reader import Reading
 from webdataset.storage.open_url import is_local as islocal
+from webdataset.storage.open_url import local_path
 
 __all__ = [
     "FileCache", "LRUCleanup", "ShardCache", "StreamingOpen", "cached_tarfile_samples", "cached_tarfile_to_samples",

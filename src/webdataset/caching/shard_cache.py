@@ -35,7 +35,7 @@ from webdataset.core.error_handlers import Handler, should_continue, with_locati
 from webdataset.core.errors import SourceError, UsageError, describe_error
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
-from webdataset.storage.open_url import ResolvedUrl, open_stream, resolve_url
+from webdataset.storage.open_url import ResolvedUrl, local_path, open_stream, resolve_url
 from webdataset.storage.prefetch import Lookahead, Resolver, Shard, UpcomingShard
 
 if TYPE_CHECKING:
@@ -415,16 +415,6 @@ class ShardCache:
                 f"cache directory {self.folder} cannot be used: {reason}. Shards that are not in it are streamed from "
                 "their sources and not kept; it is tried again every ten minutes, without a further warning",
             )
-
-
-def local_path(url: object, *, level: str | None = None) -> str | None:
-    """Return the path of a local file that a url names, or None for anything else.
-
-    Args:
-        url: a url or path.
-        level: the trust level in force.
-    """
-    return resolve_url(url, level=level).path if isinstance(url, str | os.PathLike) else None
 
 
 def _resolve(shard: Shard, resolve: Resolver) -> ResolvedUrl | None:

@@ -304,7 +304,7 @@ def fetch_shard(cache: Any, url: str, storage_options: Any) -> str | None:
     """
     from webdataset.core.error_handlers import reraise_exception  # noqa: PLC0415  after --help
     from webdataset.samples.shard_opener import open_shards  # noqa: PLC0415
-    from webdataset.storage.random_access import local_path  # noqa: PLC0415
+    from webdataset.storage.open_url import local_path  # noqa: PLC0415
 
     local = local_path(url)
     if local is not None:

@@ -344,9 +344,13 @@ def check_target(target: str, *, force: bool) -> None:
         AlreadyExists: something is there, and ``force`` is false.
         UsageError: standard output is a terminal.
     """
-    from webdataset.storage.open_url import find_backend, open_url, rewrite_url  # noqa: PLC0415  after --help
+    from webdataset.storage.open_url import (  # noqa: PLC0415  after --help
+        find_backend,
+        local_path,
+        open_url,
+        rewrite_url,
+    )
     from webdataset.writing.local_file import is_special  # noqa: PLC0415
-    from webdataset.writing.outputs import local_path  # noqa: PLC0415
 
     if target == "-":
         if sys.stdout.isatty():

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from webdataset.cluster.shard_jobs import ShardJob
+from webdataset.storage.open_url import local_path
 from webdataset.writing.local_file import host_tag, is_alive
-from webdataset.writing.outputs import local_path
 
 _CRASHES: Final = frozenset(
     -int(getattr(signal, name))

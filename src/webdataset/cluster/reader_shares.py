@@ -18,7 +18,7 @@ from webdataset.flow.elastic_pipeline import ElasticMixin
 from webdataset.flow.run import expand_stages
 from webdataset.loading.states import plan_delivery
 from webdataset.stages.shuffle import Shuffle
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.reshaping.raw_writer import RawShardWriter
 from webdataset.samples.raw_samples import RawSample
-from webdataset.writing.outputs import local_path
+from webdataset.storage.open_url import local_path
 
 _SHOWN = 400
 _LONGEST_PAUSE_SECONDS = 5.0

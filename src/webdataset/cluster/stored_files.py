@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from webdataset.core.durable_files import make_durable_folder, replace_and_sync, write_and_sync
 from webdataset.core.errors import NoRandomAccess, NotFound, SourceError
-from webdataset.storage.open_url import resolve_url
+from webdataset.storage.open_url import local_path, resolve_url
 from webdataset.storage.streams import stream_identity
 from webdataset.writing.local_file import list_partial_files, make_source_error, name_partial, remove_orphans
-from webdataset.writing.outputs import local_path, open_output
+from webdataset.writing.outputs import open_output
 
 Record: TypeAlias = dict[str, Any]
 """A JSON object."""

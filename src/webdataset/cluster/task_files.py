@@ -11,10 +11,10 @@ from webdataset.cluster.stored_files import DIGEST_BYTES
 from webdataset.core.errors import ShardChanged
 from webdataset.samples.raw_samples import RawSample, RawSamples
 from webdataset.samples.sample_reader import Reading
-from webdataset.storage.open_url import resolve_url
+from webdataset.storage.open_url import local_path, resolve_url
 from webdataset.storage.streams import Stream, stream_identity
 from webdataset.writing.local_file import Buffer, LocalFileOutput
-from webdataset.writing.outputs import BorrowedOutput, local_path, open_output
+from webdataset.writing.outputs import BorrowedOutput, open_output
 
 _PIECE_BYTES = 1 << 20
 

@@ -34,8 +34,7 @@ from webdataset.stages.bucketing import Bucketed
 from webdataset.stages.read_shards import ReadShards
 from webdataset.stages.shuffle import Shuffle
 from webdataset.stages.shuffle_blocks import BlockShuffle
-from webdataset.storage.open_url import open_stream, open_url
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path, open_stream, open_url
 from webdataset.storage.streams import Stream
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from webdataset.samples.sample_reader import Reading, ReadingOptions, hash_url, 
 from webdataset.samples.sample_selection import list_payloads
 from webdataset.samples.shard_identity import ShardIdentity
 from webdataset.samples.shard_opener import open_shards
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path
 from webdataset.storage.streams import stream_identity
 
 

@@ -22,8 +22,8 @@ from webdataset.index.entries import ShardIndex
 from webdataset.index.formats import binary, dali, energon, files_json
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import check_end_mark
-from webdataset.storage.open_url import open_stream
-from webdataset.storage.random_access import RandomAccess, local_path, open_ranges
+from webdataset.storage.open_url import local_path, open_stream
+from webdataset.storage.random_access import RandomAccess, open_ranges
 from webdataset.tar.header import BLOCK
 
 IndexSpec = ShardIndex | str | os.PathLike[str] | Literal[False] | None

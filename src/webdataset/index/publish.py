@@ -31,7 +31,7 @@ from webdataset.index.formats.table import (
 from webdataset.samples.links import open_random_access
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.wids_index import WidsShard, make_document
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path
 
 WIDS_NAME = "shardindex.json"
 

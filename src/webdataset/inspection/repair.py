@@ -28,8 +28,7 @@ from webdataset.inspection.header_walk import MemberObserver
 from webdataset.inspection.shard_check import CheckRules, ShardCheck
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.links import LinkTargets
-from webdataset.storage.open_url import open_stream
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path, open_stream
 from webdataset.storage.same_file import InputFiles
 from webdataset.tar.builder import END_MARK, PADDING, MemberStyle, make_header_maker
 from webdataset.tar.header import Limits

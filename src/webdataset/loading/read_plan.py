@@ -20,7 +20,7 @@ from webdataset.loading.states import iterate_in_place, plan_delivery
 from webdataset.shards.lazy_urls import LazyUrls
 from webdataset.shards.lists import ResampledShards
 from webdataset.stages.read_shards import ReadShards
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path
 
 _FAR_APART = 4  # times the median: shards of very different sizes
 _MOST_NAMED = 3

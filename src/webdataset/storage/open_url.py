@@ -480,6 +480,27 @@ def resolve_url(
     return ResolvedUrl(given, target, opener, level, storage_options, verbatim)
 
 
+def local_path(url: object, *, level: str | None = None) -> str | None:
+    """Return the local path that a url or path leads to after rewriting, for reading and writing alike.
+
+    Args:
+        url: a url or path; a ``Path`` that no rule rewrites is never taken for a url.
+        level: a trust level that a dataset names.
+
+    Returns:
+        The path; None for what is not local, for ``-`` and for open objects.
+    """
+    if url == "-" or not isinstance(url, str | os.PathLike):
+        return None
+    given = os.fsdecode(url)
+    target = rewrite_url(given, level=level)
+    if target == given and not isinstance(url, str):
+        return target
+    if target == "-" or find_opener(target) is not None:
+        return None
+    return streams.path_of(target) if target[:5].lower() == "file:" else target
+
+
 def open_url(
     url: object,
     mode: str = "rb",

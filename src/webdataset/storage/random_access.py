@@ -293,11 +293,6 @@ class LocalRanges:
         self.close()
 
 
-def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str | None:
-    """Return the local path that a url leads to after rewriting, or None where it is not local."""
-    return resolve_url(url, level=level).path if isinstance(url, str) else os.fsdecode(url)
-
-
 def open_ranges(
     url: str | os.PathLike[str],
     *,

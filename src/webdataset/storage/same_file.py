@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable
 
 from webdataset.core.errors import UsageError
-from webdataset.storage.open_url import find_backend, find_opener, rewrite_url
-from webdataset.storage.streams import path_of
+from webdataset.storage.open_url import find_backend, local_path, rewrite_url
 
 _NUMBER = re.compile(r"%0?\d*d")
 _MARK = "7" * 19
@@ -26,21 +25,13 @@ def find_place(url: str) -> Place:
     Args:
         url: a path or url, as it is opened; nothing needs to be there.
     """
-    path = _find_path(url)
+    path = local_path(url)
     if path is None:
         return (rewrite_url(url),)
     if os.path.islink(path):  # noqa: PTH114  bytes of names stay
         path = os.path.realpath(path)
     folder, name = os.path.split(path)
     return *_identify_folder(folder), name
-
-
-def _find_path(url: str) -> str | None:
-    """Return the local path that a url means when it is written to; None for anything else."""
-    target = rewrite_url(url)
-    if target == "-" or find_opener(target) is not None:
-        return None
-    return path_of(target) if target[:5].lower() == "file:" else target
 
 
 def _identify_folder(folder: str) -> Place:
@@ -65,7 +56,7 @@ class InputFiles:
         self._inodes: dict[tuple[int, int], str] = {}
         self._folders: list[str] = []
         for url in self._urls:
-            path = _find_path(url)
+            path = local_path(url)
             if path is None:
                 continue
             if os.path.isdir(path):  # noqa: PTH112  bytes of names stay
@@ -80,7 +71,7 @@ class InputFiles:
             target: a path or url.
         """
         found = self._places.get(find_place(target))
-        path = _find_path(target)
+        path = local_path(target)
         if found is not None or path is None:
             return found
         # a file system in which case does not count, or a folder that is mounted twice
@@ -97,7 +88,7 @@ class InputFiles:
             folder: its path.
         """
         place = os.path.realpath(folder)
-        paths = ((url, _find_path(url)) for url in self._urls)
+        paths = ((url, local_path(url)) for url in self._urls)
         return next(
             (url for url, path in paths if path is not None and _is_inside(os.path.realpath(path), place)), None
         )
@@ -148,7 +139,7 @@ class InputFiles:
         """Return the names of a pattern that are those of files that are there, or of inputs."""
         # rewriting, and the escapes of a file: url, are those of a name, not of the pattern
         name = f"{pattern[: number.start()]}{_MARK}{pattern[number.end() :]}"
-        path = _find_path(name)
+        path = local_path(name)
         head, _, tail = (rewrite_url(name) if path is None else path).rpartition(_MARK)
         there = (
             map(rewrite_url, self._urls)

@@ -15,9 +15,9 @@ from typing import Any
 from webdataset.core import settings
 from webdataset.core.errors import NoRandomAccess, WebDatasetError
 from webdataset.core.redaction import redact
-from webdataset.storage.open_url import find_opener, open_stream, rewrite_url
+from webdataset.storage.open_url import find_opener, local_path, open_stream, rewrite_url
 from webdataset.storage.profile_registry import is_s3, profile_for
-from webdataset.storage.random_access import local_path, open_ranges
+from webdataset.storage.random_access import open_ranges
 from webdataset.storage.s3_profile import CREDENTIAL_FIELDS, Profile, Secret
 
 _PIECE_BYTES = 512

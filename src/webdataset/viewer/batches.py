@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webdataset.core.errors import FlowError, NoSuchSample, UsageError, WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.loading.states import TracedBatch, describe, plan_delivery, trace
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path
 
 if TYPE_CHECKING:
     from webdataset.viewer.search import Budget

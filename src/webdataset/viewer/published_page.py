@@ -26,7 +26,7 @@ from webdataset.index.publish import publish_file
 from webdataset.inspection.field_preview import list_kinds
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.wids_index import KIND, VERSION
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path
 from webdataset.viewer.field_views import MEDIA_TYPES
 
 _HERE: Final = Path(__file__).parent

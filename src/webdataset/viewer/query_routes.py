@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from webdataset.core.errors import NoSuchSample, UsageError
 from webdataset.index.entries import SampleEntry
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path
 from webdataset.viewer.batches import Batches, BatchRequest
 from webdataset.viewer.comparison import ShardComparison
 from webdataset.viewer.findings import Findings

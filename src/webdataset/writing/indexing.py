@@ -21,10 +21,10 @@ from webdataset.index.publish import WIDS_NAME, prepare_file, remove_file, write
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.wids_index import WidsShard
+from webdataset.storage.open_url import local_path
 from webdataset.tar.walker import MemberPosition
 from webdataset.writing.compression import ArchiveOutput
 from webdataset.writing.local_file import Buffer, LocalFileOutput
-from webdataset.writing.outputs import local_path
 
 _COMPRESSED: Final = "offsets into the file are needed, and this shard is compressed: pass compress=False"
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from webdataset.core.errors import SourceError, UsageError
 from webdataset.core.optional_imports import loaded_module
-from webdataset.storage.open_url import find_opener, rewrite_url
-from webdataset.storage.streams import path_of
+from webdataset.storage.open_url import local_path
 from webdataset.writing.compression import ArchiveOutput
 from webdataset.writing.local_file import Buffer, LocalFileOutput, is_special, make_source_error
 
@@ -143,21 +142,6 @@ def open_output(target: object, *, overwrite: bool = True) -> ArchiveOutput:
 def _refuse_no_overwrite(overwrite: bool, kind: str) -> None:  # noqa: FBT001
     if not overwrite:
         raise UsageError(f"overwrite=False is kept for local files only, and this is {kind}")
-
-
-def local_path(target: str | os.PathLike[str]) -> str | None:
-    """Return the local path that a target means, or None where it is a url.
-
-    Args:
-        target: a ``Path`` is always local; text is rewritten by ``WDS_REWRITE`` and ``GOPEN_REWRITE`` first, and
-            is local unless something opens its scheme (see ``gopen_schemes``), or it is ``-``.
-    """
-    if not isinstance(target, str):
-        return os.fsdecode(target)
-    url = rewrite_url(target)
-    if url == "-" or find_opener(url) is not None:
-        return None
-    return path_of(url) if url[:5].lower() == "file:" else url
 
 
 def _find_replaced_gopen() -> Any:

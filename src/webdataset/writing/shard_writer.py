@@ -24,9 +24,9 @@ from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.storage.listing import can_list
-from webdataset.storage.open_url import find_backend, load_backend, rewrite_url
+from webdataset.storage.open_url import find_backend, load_backend, local_path, rewrite_url
 from webdataset.writing.local_file import is_special
-from webdataset.writing.outputs import OwnedOutput, local_path
+from webdataset.writing.outputs import OwnedOutput
 from webdataset.writing.tar_writer import KeyRules, TarWriter
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 
 from webdataset.core.errors import NoRandomAccess, NotFound, ShardChanged, ShortRead, SourceError, UsageError
 from webdataset.storage.backends.http import remote_object
-from webdataset.storage.open_url import gopen_schemes
-from webdataset.storage.random_access import LocalRanges, ObjectRanges, RangeFile, local_path, open_ranges
+from webdataset.storage.open_url import gopen_schemes, local_path
+from webdataset.storage.random_access import LocalRanges, ObjectRanges, RangeFile, open_ranges
 from webdataset.testing.sources import RangeServer
 
 BODY = bytes(range(256)) * 1000

@@ -1,9 +1,14 @@
 """Urls rewritten by the environment."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
+import webdataset as wds
 from webdataset.core.errors import UsageError
-from webdataset.storage.open_url import open_stream, open_url, rewrite_url
+from webdataset.storage import random_access
+from webdataset.storage.open_url import local_path, open_stream, open_url, rewrite_url
 
 
 @pytest.mark.parametrize("name", ["WDS_REWRITE", "GOPEN_REWRITE"])
@@ -64,3 +69,24 @@ def test_a_path_object_is_rewritten(monkeypatch, tmp_path):
 
     with open_stream(Path("/data/x")) as stream:
         assert stream.read() == b"hello"
+
+
+def test_one_rule_says_what_is_local(monkeypatch, tmp_path):
+    """Reading, writing and the cache ask one function; a Path is written where it is read, rewritten or not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "real").mkdir()
+    monkeypatch.setenv("WDS_REWRITE", "named/=real/;far/=memory://far/")
+    path = Path("named/x.tar")
+    with wds.TarWriter(path) as sink:
+        sink.write({"__key__": "a", "txt": "caption"})
+    assert (tmp_path / "real/x.tar").exists()
+    assert [sample["txt"] for sample in wds.WebDataset(path, shardshuffle=False)] == [b"caption"]
+    with random_access.open_ranges(path) as ranges:
+        assert ranges.length == (tmp_path / "real/x.tar").stat().st_size
+    for named in (path, str(path)):
+        assert local_path(named) == "real/x.tar"
+    for named in (Path("far/x.tar"), "far/x.tar", "-", sys.stdin, None):
+        assert local_path(named) is None
+    assert local_path(Path("pipe:cat")) == "pipe:cat"
+    with pytest.raises(UsageError, match="trust is strict"):
+        local_path(path, level="strict")

@@ -13,8 +13,9 @@ import pytest
 
 from webdataset import gopen
 from webdataset.core.errors import AlreadyExists, CommandFailed, NotFound, SourceError, UsageError
+from webdataset.storage.open_url import local_path
 from webdataset.writing.local_file import is_special
-from webdataset.writing.outputs import BorrowedOutput, OwnedOutput, local_path
+from webdataset.writing.outputs import BorrowedOutput, OwnedOutput
 from webdataset.writing.tar_writer import TarWriter
 
 SAMPLE = {"__key__": "a", "x": b"1"}

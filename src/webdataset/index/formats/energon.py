@@ -25,7 +25,7 @@ from webdataset.core.errors import BadIndex, NotRepresentable, SourceError, Usag
 from webdataset.index.entries import SampleEntries, SampleEntry, ShardIndex, refuse_unaddressable, spell_extension
 from webdataset.index.formats.files_json import SidecarRow, make_row
 from webdataset.shards.expand import expand_braces
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path
 
 
 def index_name(url: str) -> str:
