@@ -58,8 +58,8 @@ from webdataset.caching.download import (
 )
 from webdataset.caching.eviction import Quota
 from webdataset.caching.locks import Unwritable, translate_write_errors
-from webdataset.caching.metadata import EntryMetadata, boot_id, hash_text, make_metadata, read_metadata
-from webdataset.caching.names import CONTROL, EntryPaths, is_cache_name, shard_name
+from webdataset.caching.metadata import EntryMetadata, boot_id, make_metadata, read_metadata
+from webdataset.caching.names import CONTROL, EntryPaths, is_cache_name
 from webdataset.caching.reader import CachedStream
 from webdataset.core import settings
 from webdataset.core.durable_files import sync_folder
@@ -142,7 +142,7 @@ class CacheEntry:
         if self.other is None:
             return
         record = read_metadata(self.place.record)
-        if record is None or record.shard == hash_text(shard_name(self.url)):
+        if record is None or record.is_of(self.url):
             return
         if _find_state(self.place, record) is not EntryState.ABSENT:
             if self.place.final not in _ambiguous_names:
@@ -236,7 +236,7 @@ class CacheEntry:
             record is not None
             and record.grows(status)
             and record.is_resumable()
-            and record.shard == hash_text(shard_name(self.url))
+            and record.is_of(self.url)
             and not (self.now is not None and record.identity.contradicts(self.now))
         )
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from webdataset.caching.names import EntryPaths, canonical_url, pipe_cleaner, shard_name
+from webdataset.caching.names import EntryPaths, canonical_url, object_query, pipe_cleaner, shard_name
 from webdataset.core import settings
 from webdataset.core.errors import UsageError, WebDatasetError
 from webdataset.core.redaction import redact
@@ -41,6 +41,7 @@ class EntryMetadata:
         name: its relative path in the cache.
         url: where it came from, for people: without query, credentials and commands.
         shard: hash of what the url says the shard is called; tells two shards under one chosen name apart.
+        query: hash of what the url's query says besides; empty in records of older versions.
         origin: hash of the object's own url, or None where it came from something else than a store.
         etag: strong ETag.
         version: version or generation.
@@ -80,11 +81,17 @@ class EntryMetadata:
     crc32: int | None = None
     part_bytes: int = 0
     part_crc32: int = 0
+    query: str = ""
 
     @property
     def identity(self) -> ObjectVersion:
         """The version of the object."""
         return ObjectVersion(self.etag, self.version, self.modified, self.length)
+
+    def is_of(self, url: str) -> bool:
+        """Tell whether this is about the shard of a url, as far as it says: host, scheme and signature may change."""
+        same_query = self.query in ("", hash_text(object_query(url)))
+        return same_query and self.shard == hash_text(shard_name(url))
 
     def grows(self, status: os.stat_result) -> bool:
         """Tell whether this is about a file that grows, on this running system."""
@@ -200,6 +207,7 @@ def make_metadata(stream: Stream, url: str, name: str, inode: int) -> EntryMetad
         name=name,
         url=redact_url(url),
         shard=hash_text(shard_name(url)),
+        query=hash_text(object_query(url)),
         origin=hash_text(canonical_url(str(getattr(stream, "name", "")))) if known else None,
         etag=etag,
         version=version,

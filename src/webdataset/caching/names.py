@@ -244,3 +244,13 @@ def object_key(url: str) -> str:
     if "@" not in url and "=" not in url and "bearer" not in url.lower():
         return url
     return _BEARER.sub("", _CHANGING.sub("", canonical_url(url)))
+
+
+def object_query(url: str) -> str:
+    """Return what the query of a url says about which object it is; empty where there is none, or a signature alone.
+
+    Args:
+        url: as the user wrote it, or a ``pipe:`` command with a url in it.
+    """
+    _, mark, query = pipe_cleaner(url).partition("?")
+    return object_key(mark + query).lstrip("?&")

@@ -147,3 +147,32 @@ def test_listing_goes_on_after_a_file_that_vanished(tmp_path, monkeypatch):
     found = eviction.list_files(str(tmp_path))
     assert len(found) == 2
     assert sorted(os.listdir(tmp_path)) == sorted([".wds", *(os.path.basename(file.path) for file in found)])
+
+
+def test_only_what_may_be_deleted_is(folder):
+    """``deletable`` is asked for the oldest first, only while too much is there; what it spares counts."""
+    asked = []
+
+    def deletable(path):
+        asked.append(os.path.basename(path))
+        return path.endswith(("1", "4"))
+
+    cleanup = LRUCleanup(folder, 3500, keyfn=os.path.getmtime, interval=None, deletable=deletable)
+    cleanup.cleanup()
+    assert left(folder) == ["0", "2", "3", "5"]
+    assert asked == list("012345")
+    asked.clear()
+    cleanup.cache_size = 4000
+    cleanup.cleanup()
+    assert asked == []
+
+
+def test_a_question_that_fails_deletes_nothing(folder):
+    """An error of ``deletable`` is the caller's, and no answer."""
+
+    def deletable(path):
+        raise ValueError(f"cannot tell of {path}")
+
+    with pytest.raises(ValueError, match="cannot tell"):
+        LRUCleanup(folder, 0, keyfn=os.path.getmtime, interval=None, deletable=deletable).cleanup()
+    assert len(left(folder)) == 6

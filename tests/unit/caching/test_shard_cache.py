@@ -5,8 +5,10 @@ import logging
 import os
 import pickle
 import shlex
+import shutil
 import tarfile
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -131,7 +133,7 @@ def test_url_to_name(near, pages, web):
     ]
     assert kept(near) == ["p_q/x.tar"]
     pages.clear()
-    assert keys(f"{web}/a/x.tar?signed", cache_dir=near, url_to_name=lambda _: "p/q/x.tar") == ["one", "two"]
+    assert keys(f"{web}/a/x.tar?token=signed", cache_dir=near, url_to_name=lambda _: "p/q/x.tar") == ["one", "two"]
     (near / "mine.tar").write_bytes(shard("placed"))
     assert keys(f"{web}/b/x.tar", cache_dir=near, url_to_name=lambda _: "mine.tar") == ["placed"]
     with pytest.raises(UsageError, match="url_to_name"):
@@ -466,3 +468,53 @@ def test_stages_of_0_2(near, web, tmp_path, monkeypatch):
     assert len(kept(tmp_path / "_cache")) == 1
     cache.lru_cleanup("_cache", 0)
     assert kept(tmp_path / "_cache") == []
+
+
+@pytest.mark.parametrize("given", [None, lambda _url: "x.tar"])
+def test_urls_that_differ_by_query_or_case_are_other_shards(given, near):
+    """``?v=1`` and ``?v=2``, ``x.tar`` and ``X.tar``: each is given its own bytes, again from the cache."""
+    pages = {
+        "/x.tar?v=1": shard("one"),
+        "/x.tar?v=2": shard("two"),
+        "/X.tar?v=1": shard("three"),
+        "/x.tar": shard("four"),
+    }
+    expected = ["one", "two", "three", "four"]
+    with sources.RangeServer(pages) as server, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        urls = [server.root + path for path in pages]
+        for _ in range(2):
+            assert keys(urls, cache_dir=near, url_to_name=given) == expected
+        fetched = len(server.asked)
+        assert keys(urls[::-1], cache_dir=near, url_to_name=given) == expected[::-1]
+        assert len(server.asked) == fetched
+    names = [name for name in os.listdir(near) if name.endswith(".tar")]
+    assert len({name.lower() for name in names}) == len(pages)
+
+
+def test_a_new_signature_is_no_other_shard(near):
+    """Under a chosen name, too: what changes with each signature is left out, and what stands beside it counts."""
+    options = {"cache_dir": near, "url_to_name": lambda _url: "x.tar"}
+    urls = [f"/x.tar?token={token}&v=1&Expires=1{token}" for token in "ab"]
+    with sources.RangeServer(dict.fromkeys(urls, shard("one"))) as server, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for url in urls:
+            assert keys(server.root + url, **options) == ["one"]
+        assert len(server.asked) == 1
+    assert [name for name in os.listdir(near) if name.endswith(".tar")] == ["x.tar"]
+
+
+@pytest.mark.parametrize("makes_again", [False, True])
+def test_a_directory_that_vanishes_in_the_middle(web, near, makes_again):
+    """All samples come, of the shard that is open and of the next ones; nothing is lost with the directory."""
+    urls = [f"{web}/a/x.tar", f"{web}/b/x.tar"] * 2
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in wds.WebDataset(urls, shardshuffle=False, cache_dir=near):
+            found.append(sample["__key__"])
+            if len(found) in (1, 4):
+                shutil.rmtree(near, ignore_errors=True)
+                if makes_again:
+                    near.mkdir()
+    assert found == ["one", "two", "three"] * 2
