@@ -44,10 +44,23 @@ def server(monkeypatch):
     """The server; nothing waits between attempts."""
     monkeypatch.setattr(retries, "sleep", lambda _seconds: None)
     monkeypatch.setenv("WDS_REQUESTS_PER_SECOND", "0")
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
     for name in ("http_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     with MisbehavingServer(BODY, OTHER) as running:
         yield running
+
+
+def open_stream(server, scheme):
+    """Open the object by one of the schemes that are read over HTTP."""
+    options: dict[str, object] = {"endpoint_url": server.url, "anonymous": True}
+    if scheme == "s3":
+        return wds.gopen("s3://bucket/a.tar", storage_options={**options, "region": "us-east-1"})
+    if scheme == "gs":
+        return wds.gopen("gs://bucket/a.tar", storage_options=options)
+    if scheme == "az":
+        return wds.gopen("az://container/a.tar", storage_options={**options, "account_name": "me"})
+    return HttpStream(f"{server.url}/a.tar")
 
 
 def allowed(faults):
@@ -71,17 +84,18 @@ def is_right(content, faults, *, length, start=0):
     return "gzip" in allowed(faults) and content[:2] == b"\x1f\x8b" and len(content) == length
 
 
+@pytest.mark.parametrize("scheme", ["http", "s3", "gs", "az"])
 @RUNS
 @given(faults=answers(), size=st.sampled_from((999, 60_000, 400_000)))
 @example(faults=[Answer("chunked_cut", 0.5)], size=60_000)
 @example(faults=[Answer("cut"), Answer("gzip")], size=999)
 @example(faults=[Answer("cut"), Answer("not_modified"), Answer("shifted"), Answer("whole")], size=999)
-def test_streams(server, faults, size):
+def test_streams(server, scheme, faults, size):
     """A stream that ends has given the object; one that does not raises a typed error."""
     server.misbehave(faults)
     pieces = []
     try:
-        with HttpStream(f"{server.url}/a.tar") as stream:
+        with open_stream(server, scheme) as stream:
             length = stream.length
             while piece := stream.read(size):
                 pieces.append(piece)
