@@ -1,7 +1,7 @@
 """Reads specifications of other programs: ``dataset:`` lists, ``MultiShardSample``, tarmix, open_clip, wids indexes.
 
-Each gives a ``DatasetSpec`` that means the same, or mistakes with their places. docs/specs.md says for each key what
-it means here.
+Each gives a ``DatasetSpec`` that means the same, or mistakes with their places. docs/spec-dialects.md says for each key
+what it means here.
 
 Theory of open_clip's lists (``--train-data 'a::b' --train-data-upsampling-factors 1::2``). open_clip draws shards,
 not samples: each shard of a source weighs as much as the source's factor. A source is therefore drawn with factor x
