@@ -159,5 +159,5 @@ def test_without_lmdb_the_error_says_how_to_get_it(tmp_path, monkeypatch):
         return real(name, *rest, **kw)
 
     monkeypatch.setattr("importlib.import_module", without)
-    with pytest.raises(MissingExtra, match=r"webdataset\[lmdb\]"):
+    with pytest.raises(MissingExtra, match=r"\[lmdb\]"):
         list(LMDBCached(tmp_path / "cache")([1]))
