@@ -68,14 +68,14 @@ def install_command(extra: str = "") -> str:
     return f"pip install {shlex.quote(_name_source(source, brackets) or f'webdataset{brackets}=={version}')}"
 
 
-def _name_source(source: dict[str, Any], brackets: str) -> str | None:
+def _name_source(source: dict[str, object], brackets: str) -> str | None:
     """Return what pip is given for the source that ``direct_url.json`` (PEP 610) records; None where it is gone."""
     from urllib.parse import urlsplit  # noqa: PLC0415  only for a message
     from urllib.request import url2pathname  # noqa: PLC0415  only for a message
 
-    url = redact(source.get("url", ""))
+    url = redact(str(source.get("url", "")))
     revision = source.get("vcs_info")
-    if revision:
+    if isinstance(revision, dict):
         return f"webdataset{brackets} @ {revision['vcs']}+{url}@{revision['commit_id']}"
     if not url.startswith("file:"):
         return f"webdataset{brackets} @ {url}" if url else None
