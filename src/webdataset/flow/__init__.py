@@ -8,6 +8,7 @@
 * ``elastic_pipeline``: the pipeline that ``elastic()`` returns
 * ``virtual_stream``: one virtual stream, and whether its epoch is over
 * ``stream_stages``: the stages of one virtual stream
+* ``whole_shards``: stages that join neighbouring samples, and what would keep these apart
 * ``elastic_state``: the JSON state of an elastic dataset: build, merge, refuse damage and the state of another dataset
 * ``fingerprint``: what identifies a dataset, by which states are compared
 * ``key_tracing``: the keys that a pipeline gives, without decoding; ``index_tracing``: by indexes, without reading

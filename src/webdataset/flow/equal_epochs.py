@@ -17,6 +17,7 @@ from typing import Any
 from webdataset.core.distributed import WorkerContext
 from webdataset.core.errors import NoSamples, UsageError
 from webdataset.flow.run import EMPTY_PASSES, ENDLESS, Bounds, expand_stages
+from webdataset.flow.whole_shards import check_whole_shards
 from webdataset.index.lookup import GivenCounts, sample_counts
 from webdataset.shards.lists import ResampledShards
 from webdataset.shards.split import single_node_only, split_by_node, split_by_sample, split_by_worker
@@ -165,8 +166,11 @@ def equalize(
     if how == "resample":
         if steps is None:
             raise UsageError("equal_epochs('resample') needs steps=n: how many items each rank gets in an epoch")
-        return _split_by_sample(flat), EqualEpochPlan(how, steps)
-    return _share_shards(flat, how, counts), EqualEpochPlan(how, steps)
+        shared = _split_by_sample(flat)
+    else:
+        shared = _share_shards(flat, how, counts)
+    check_whole_shards(shared)
+    return shared, EqualEpochPlan(how, steps)
 
 
 def _split_by_sample(stages: list[Any]) -> list[Any]:

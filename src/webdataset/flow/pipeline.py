@@ -170,6 +170,9 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
                 self.pipeline.extend(arg)
             else:
                 self.pipeline.append(arg)
+        for stage in self.pipeline:
+            if getattr(stage, "needs_whole_shards", False):
+                self._check_whole_shards()
         if self.pipeline and getattr(type(self.pipeline[0]), "seeds_run", False):
             self._take_seed(self.pipeline[0].seed)
 
@@ -224,8 +227,15 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         if isinstance(f, str | bytes | int | float):
             raise UsageError(f"{f!r:.60} is no stage: a stage is what wds.map(function), wds.shuffle(1000) … return")
         self.pipeline.append(f)
+        if getattr(f, "needs_whole_shards", False):
+            self._check_whole_shards()
         if len(self.pipeline) == 1 and getattr(type(f), "seeds_run", False):
             self._take_seed(self.pipeline[0].seed)
+
+    def _check_whole_shards(self) -> None:
+        from webdataset.flow.whole_shards import check_whole_shards  # noqa: PLC0415  only for pipelines of documents
+
+        check_whole_shards(self.pipeline)
 
     def _take_seed(self, seed: object) -> None:
         """Take the seed of a mix that stands first, where this pipeline has none."""

@@ -260,13 +260,16 @@ def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
 
         # a pipeline as the source of another: resumed by its own snapshot
         stages = [RoundRobin(stages[:1]), *stages[1:]]
+    for stage in stages:
+        if getattr(stage, "needs_whole_shards", False):
+            run = replace(run, whole_shards=True)
     if run.stream is None:
         split = _count_shared_stages(stages)
     else:
         from webdataset.flow.stream_stages import stages_of_stream  # noqa: PLC0415  only for datasets in streams; it knows many stages
 
         known = type(expanded) is ExpandedStages and expanded.streamable
-        stages, split = stages_of_stream(stages, run.stream, known=known)
+        stages, split = stages_of_stream(stages, run.stream, known=known, whole=run.whole_shards)
         if type(expanded) is ExpandedStages:
             expanded.streamable = True
     runners: list[StageRunner] = []

@@ -374,9 +374,10 @@ class StreamShareRunner(OpaqueStageRunner):
     def open(self) -> Iterator[Any]:
         """Start to take shards."""
         walk, stream, count = self.walk, self.run.stream, self.state
+        whole = getattr(self.foreign, "whole", False)
         if walk is None or stream is None or not isinstance(count, ItemCount):
             return super().open()
-        self.items = self._count_items(walk.shards(stream, self.first_input, self._open_alone), count)
+        self.items = self._count_items(walk.shards(stream, self.first_input, self._open_alone, whole=whole), count)
         return self.items
 
     def _open_alone(self) -> Iterator[Any]:
@@ -389,11 +390,12 @@ class StreamShareRunner(OpaqueStageRunner):
     def look_up(self, first: int) -> Iterator[Iterator[Any]]:
         """Give an iterator over the shards; those before ``first`` may be None."""
         walk, stream = self.walk, self.run.stream
+        whole = getattr(self.foreign, "whole", False)
         with ExitStack() as stack:
             if walk is None or stream is None:
                 yield stack.enter_context(self.replay())
             else:
-                yield walk.look_up(stream, first, lambda: stack.enter_context(self.replay()))
+                yield walk.look_up(stream, first, lambda: stack.enter_context(self.replay()), whole=whole)
 
 
 def _open_copy(last: StageRunner) -> OpenList:

@@ -1,7 +1,8 @@
 """Builds the stages of one virtual stream: those of the pipeline, with the stream's share taken at the right place.
 
 The stage that takes the share stands right before shards are read, where a pipeline reads shards; else right after
-its source. Splitters stay, and pass everything on (see :mod:`webdataset.core.distributed`).
+its source. Where a stage joins neighbouring samples, the share is one of whole shards. Splitters stay, and pass
+everything on (see :mod:`webdataset.core.distributed`).
 
 Refuses every stage whose output would depend on the owner of the stream, or would lose or repeat samples.
 """
@@ -21,13 +22,16 @@ from webdataset.stages.read_shards import ReadShards
 from webdataset.stages.sample_cache import Cached, LMDBCached
 
 
-def stages_of_stream(stages: Sequence[object], stream: StreamNumber, *, known: bool = False) -> tuple[list[Any], int]:
+def stages_of_stream(
+    stages: Sequence[object], stream: StreamNumber, *, known: bool = False, whole: bool = False
+) -> tuple[list[Any], int]:
     """Return the stages of one stream, and how many of them draw alike in all streams.
 
     Args:
         stages: of the pipeline.
         stream: whose share is taken.
         known: another stream has run them, so that they need not be checked.
+        whole: no shard is shared out by samples.
 
     Raises:
         UsageError: a stage that cannot run in streams.
@@ -42,7 +46,7 @@ def stages_of_stream(stages: Sequence[object], stream: StreamNumber, *, known: b
         return _divide_stages(inner, stream), sharing[0]
     reads = [place for place, stage in enumerate(inner) if isinstance(stage, ReadShards)]
     place = reads[0] if reads and reads[0] > 0 else 1
-    share = StreamShare(stream) if reads else StreamItems(stream)
+    share = StreamShare(stream, whole=whole) if reads else StreamItems(stream, whole=whole)
     return [*inner[:place], share, *_divide_stages(inner[place:], stream)], place
 
 

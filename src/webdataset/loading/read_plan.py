@@ -84,7 +84,11 @@ class ReadPlan:
 
 
 class _ListingReader(ReadShards):
-    """A reader that opens nothing, and gives the shards themselves."""
+    """A reader that opens nothing, and gives the shards themselves, in the place of some stages."""
+
+    def __init__(self, replaced: Sequence[object]) -> None:
+        super().__init__()
+        self.needs_whole_shards = any(getattr(stage, "needs_whole_shards", False) for stage in replaced)
 
     def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
         """Return the shards."""
@@ -123,7 +127,7 @@ def plan_reading(
         urls = [str(url) for url in getattr(stages[0], "urls", [])]
         return ReadPlan([], len(urls), _sum_counts(urls, known), _warn_of_draws())
     listing = copy.copy(dataset)
-    listing.pipeline = [*stages[:reader], _ListingReader()]
+    listing.pipeline = [*stages[:reader], _ListingReader(stages[reader:])]
     listing.evenness = None  # which counts samples; the shares themselves are a stage
     listing.repetitions, listing.nsamples, listing.seed = 1, -1, seed if dataset.seed is None else dataset.seed
     found = []

@@ -139,35 +139,40 @@ class ShardWalk:
     def __bool__(self) -> bool:
         return True
 
-    def shards(self, stream: StreamNumber, passed: int, alone: Callable[[], Iterator[Shard]]) -> Iterator[Shard | None]:
+    def shards(
+        self, stream: StreamNumber, passed: int, alone: Callable[[], Iterator[Shard]], *, whole: bool = False
+    ) -> Iterator[Shard | None]:
         """Yield a stream's shards, with None in the place of those that it passes.
 
         Args:
             stream: which.
             passed: how many shards are not asked for.
             alone: goes through the list for this stream alone.
+            whole: as for ``StreamShare``.
         """
         try:
             yield from repeat(None, passed)
-            yield from self._take(stream, passed, alone, taken=True)
+            yield from self._take(StreamShare(stream, whole=whole), passed, alone, taken=True)
         finally:
             self.leave(stream.number)
 
-    def look_up(self, stream: StreamNumber, first: int, alone: Callable[[], Iterator[Shard]]) -> Iterator[Shard | None]:
+    def look_up(
+        self, stream: StreamNumber, first: int, alone: Callable[[], Iterator[Shard]], *, whole: bool = False
+    ) -> Iterator[Shard | None]:
         """Yield a stream's shards from one on, once more, with None in the place of those before.
 
         Args:
             stream: which.
             first: number of the first one that is asked for, among the stream's.
             alone: goes through the list for this stream alone.
+            whole: as for ``StreamShare``.
         """
-        return chain(repeat(None, first), self._take(stream, first, alone, taken=False))
+        return chain(repeat(None, first), self._take(StreamShare(stream, whole=whole), first, alone, taken=False))
 
     def _take(
-        self, stream: StreamNumber, first: int, alone: Callable[[], Iterator[Shard]], *, taken: bool
+        self, share: StreamShare, first: int, alone: Callable[[], Iterator[Shard]], *, taken: bool
     ) -> Iterator[Shard]:
-        share = StreamShare(stream)
-        number = first
+        stream, number = share.stream, first
         while (together := self._round(number)) is not None:
             number += 1
             if taken and stream.number in self._next:

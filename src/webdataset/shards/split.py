@@ -7,7 +7,8 @@ mark ``splits`` tells the pipeline.
 
 A virtual stream v of V takes of each round of V shards the v-th. The last round may not be full: then its m shards
 are shared by sample, stream v taking of shard ``v mod m`` every n-th sample, n being the number of streams that share
-it. So streams differ little in length, and any number of shards is enough.
+it. So streams differ little in length, and any number of shards is enough. Where a stage joins neighbouring samples,
+streams share whole shards: of the last round, stream v takes the v-th shard, and streams from m on take none.
 """
 
 import functools
@@ -103,13 +104,15 @@ class StreamShare:
 
     Args:
         stream: which stream, of how many.
+        whole: no shard is shared by sample; where there are fewer shards than streams, some streams have none.
     """
 
     # what stands before is drawn alike in all streams
     splits = True
 
-    def __init__(self, stream: StreamNumber) -> None:
+    def __init__(self, stream: StreamNumber, *, whole: bool = False) -> None:
         self.stream = stream
+        self.whole = whole
 
     def __call__(self, shards: Iterable[Shard]) -> Iterator[Shard]:
         """Yield the stream's shards; one that is shared by sample says so.
@@ -120,6 +123,9 @@ class StreamShare:
         source = iter(shards)
         while len(together := list(islice(source, count))) == count:
             yield together[number]
+        if self.whole:
+            yield from together[number : number + 1]
+            return
         if not together:
             return
         place = number % len(together)
@@ -136,19 +142,37 @@ class StreamItems:
 
     Args:
         stream: which stream, of how many.
+        whole: a later stage joins neighbouring samples, so that the items must be shards.
     """
 
     splits = True
 
-    def __init__(self, stream: StreamNumber) -> None:
+    def __init__(self, stream: StreamNumber, *, whole: bool = False) -> None:
         self.stream = stream
+        self.whole = whole
 
     def __call__(self, source: Iterable[T]) -> Iterator[T]:
-        """Yield every V-th item, from the stream's own number on."""
-        return islice(source, self.stream.number, None, self.stream.of)
+        """Yield every V-th item, from the stream's own number on.
+
+        Raises:
+            UsageError: samples, which a later stage would join with their neighbours.
+        """
+        items = islice(source, self.stream.number, None, self.stream.of)
+        return map(_refuse_samples, items) if self.whole else items
 
     def __repr__(self) -> str:
         return f"stream_items({self.stream.number} of {self.stream.of})"
+
+
+def _refuse_samples(item: T) -> T:
+    """Return an item that is no sample."""
+    if isinstance(item, dict) and "__key__" in item and "url" not in item:
+        raise UsageError(
+            "an elastic dataset shares the samples of this source out between streams, so that a stage which joins "
+            "neighbouring samples would not find them: read them from shards, or leave elastic() out",
+            key=str(item["__key__"]),
+        )
+    return item
 
 
 def non_empty(src: Iterable[T]) -> Iterator[T]:

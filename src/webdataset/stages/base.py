@@ -87,6 +87,7 @@ class Run:
         traced: a later stage may ask how far this one has read (``StageState.trace``).
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
+        whole_shards: a later stage joins neighbouring samples, so that no shard may be shared out by samples.
         context: rank, worker and settings, filled when the run begins.
         meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nothing does.
         warned: what this run has warned of already, in all of its streams and sources.
@@ -104,6 +105,7 @@ class Run:
     traced: bool = field(default=True, compare=False, repr=False)
     position: int = 0
     stream: StreamNumber | None = None
+    whole_shards: bool = False
     context: RunContext | None = field(default=None, compare=False, repr=False)
     meter: RunMeter | None = field(default=None, compare=False, repr=False)
     warned: set[str] = field(default_factory=set, compare=False, repr=False)
@@ -270,11 +272,7 @@ class Stage(ABC, Generic[State]):
         return remade
 
     def for_stream(self, stream: StreamNumber) -> "Stage":  # noqa: ARG002
-        """Return this stage as one virtual stream has it; bounds that hold for all streams together are shared out.
-
-        Args:
-            stream: which stream, of how many.
-        """
+        """Return this stage as one virtual stream has it; bounds that hold for all streams together are shared out."""
         return self
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
@@ -416,11 +414,7 @@ def _maker(
 
 
 class RestCurried:
-    """A function whose call fixes all arguments but the first (upstream's ``pipelinefilter`` objects).
-
-    Args:
-        f: takes an iterator first.
-    """
+    """A function ``f`` whose call fixes all arguments but the first (upstream's ``pipelinefilter`` objects)."""
 
     def __init__(self, f: Callable[..., Iterable[Any]]) -> None:
         self.f = f
@@ -548,6 +542,7 @@ class Composed(Stage):
             inner for step in steps for inner in (step.steps if isinstance(step, Composed) else (step,))
         )
         self.transparent = all(isinstance(step, TransparentFunction) for step in self.steps)
+        self.needs_whole_shards = any(getattr(step, "needs_whole_shards", False) for step in self.steps)
 
     def flow(self, upstream: Iterator[Any], state: object) -> Iterator[Any]:  # noqa: ARG002
         """Yield what the last step yields."""

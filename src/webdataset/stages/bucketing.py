@@ -188,6 +188,7 @@ class Bucketed(Stage[BucketState]):
     """
 
     state_name = "Bucketed"
+    reorders = True
 
     def __init__(
         self,

@@ -85,6 +85,7 @@ class JoinStage(Stage[JoinState]):
     """
 
     name = "gathering"
+    needs_whole_shards = True
 
     def __init__(
         self,
@@ -239,7 +240,8 @@ class Interleaved(JoinStage):
         if others not in OTHERS:
             raise UsageError(f"others={others!r} is not one of {', '.join(OTHERS)}")
         self.rules = rules
-        self._searches = rules.searches
+        # otherwise each document is one sample
+        self._searches = self.needs_whole_shards = rules.searches
         self.others = others
         self.decode = decode
         self.decoded = decoded

@@ -123,6 +123,11 @@ class Mixture(Stage[MixState], IterableDataset):
         check_flags(longest=longest)
         self.longest = longest
 
+    @property
+    def reorders(self) -> bool:
+        """Whether the items of several datasets alternate; see :mod:`webdataset.flow.whole_shards`."""
+        return len(self.datasets) > 1
+
     def begin(self, run: Run) -> MixState:
         """Return the sources of one run, none of them started yet."""
         return MixState(self.datasets, run)
@@ -406,6 +411,7 @@ class Concat(Mixture):
     """
 
     state_name = "Concat"
+    reorders = False
 
     def __init__(self, datasets: Iterable[Any]) -> None:
         super().__init__(datasets, True)

@@ -10,11 +10,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Protocol
 
-from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import skip_items
 from webdataset.core.errors import FlowError, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int
 from webdataset.core.seeds import hash_seed
+from webdataset.shards.split import StreamItems
 from webdataset.stages.base import Run
 
 
@@ -110,12 +110,12 @@ class NumberedFlow:
 class StreamPart:
     """What one virtual stream reads of an iterable: every V-th item."""
 
-    def __init__(self, dataset: Iterable[Any], stream: StreamNumber) -> None:
+    def __init__(self, dataset: Iterable[Any], share: StreamItems) -> None:
         self.dataset = dataset
-        self.stream = stream
+        self.share = share
 
     def __iter__(self) -> Iterator[Any]:
-        return islice(self.dataset, self.stream.number, None, self.stream.of)
+        return self.share(self.dataset)
 
     def __repr__(self) -> str:
         return repr(self.dataset)
@@ -138,7 +138,7 @@ def start_source(dataset: Any, run: Run, number: int, state: JsonValue = None) -
     if is_startable(dataset):
         flow: SourceFlow = dataset.start(_branch_run(run, dataset, number), state, tracked=run.tracked)
         return flow
-    source = dataset if run.stream is None else StreamPart(dataset, run.stream)
+    source = dataset if run.stream is None else StreamPart(dataset, StreamItems(run.stream, whole=run.whole_shards))
     return NumberedFlow(source, as_int(state or 0), tracked=run.tracked)
 
 

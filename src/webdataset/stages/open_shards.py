@@ -119,6 +119,11 @@ class OpenShards(ReadShards):
 
     state_name = "OpenShards"
 
+    @property
+    def reorders(self) -> bool:
+        """Whether the samples of several shards alternate; see :mod:`webdataset.flow.whole_shards`."""
+        return self.count > 1
+
     def __init__(self, reader: ReadShards, count: int) -> None:
         if not isinstance(count, SupportsIndex) or index(count) < 1:
             raise UsageError(f"open_shards={count!r}: the number of open shards is a whole number, at least 1")

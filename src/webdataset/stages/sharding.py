@@ -19,7 +19,7 @@ from itertools import accumulate, islice
 from typing import Any
 
 from webdataset.core.distributed import WorkerContext, worker_context
-from webdataset.core.errors import FlowError, StaleIndex
+from webdataset.core.errors import FlowError, StaleIndex, UsageError
 from webdataset.core.logs import log
 from webdataset.shards.lazy_urls import LazyUrls
 from webdataset.stages.base import Item, Run, Stage, StageState
@@ -204,8 +204,18 @@ class ShareSamples(Slice):
         self.workers = workers
 
     def flow(self, upstream: Iterator[Item], state: SliceState) -> Iterator[Item]:
-        """Yield this worker's share."""
+        """Yield this worker's share.
+
+        Raises:
+            UsageError: a later stage joins samples that would be shared out.
+        """
         number, among = _worker_share(ranks=self.ranks, workers=self.workers)
+        if self.count < among and state.run_context is not None and state.run_context.whole_shards:
+            raise UsageError(
+                f"{among} workers would share {self.count} shards out by samples, and a later stage joins samples that "
+                "stand next to each other in a shard: use at most as many workers as there are shards, or elastic()",
+                stage=repr(self),
+            )
         mine = Slice(None) if self.count >= among else Slice(number, None, among)
         return mine.flow(upstream, state)
 

@@ -193,6 +193,11 @@ class Shuffle(PassThroughStage):
     state_name = "Shuffle"
     name = "shuffle"
 
+    @property
+    def reorders(self) -> bool:
+        """Whether items change their places; see :mod:`webdataset.flow.whole_shards`."""
+        return self.bufsize > 1
+
     def __init__(self, bufsize: float = 1000, initial: float = 100, rng: Rng | None = None, seed: Seed = None) -> None:
         self.bufsize = bufsize if isinstance(bufsize, int) else read_count(bufsize, "bufsize")
         self.initial = initial if isinstance(initial, int) else read_count(initial, "initial")

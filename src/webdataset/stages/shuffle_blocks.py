@@ -81,6 +81,7 @@ class BlockShuffle(PassThroughStage):
     """
 
     state_name = "BlockShuffle"
+    reorders = True
 
     def __init__(self, size: int, seed: int | None = None) -> None:
         if read_count(size, "size") != size or size < 1:
