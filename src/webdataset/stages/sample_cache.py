@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from webdataset.caching.locks import sweep_downloads
-from webdataset.core.distributed import worker_context
+from webdataset.core.distributed import WorkerContext, worker_context
 from webdataset.core.errors import FlowError, FormatError, UnsafeContent, UsageError
 from webdataset.core.fork_safety import ForkSafeLock
 from webdataset.core.optional_imports import require
@@ -41,8 +41,8 @@ class Cached(Stage, PipelineStage):
     """Keep all samples of the first complete pass in memory, and give them again in every later one.
 
     Stages after it may put other fields into a sample: what is kept stays as it came (fields themselves are not
-    copied, so arrays should not be changed in place). A pass that is broken off keeps nothing. A pickled copy starts
-    empty, so each worker process keeps its own.
+    copied, so arrays should not be changed in place). A pass that is broken off keeps nothing. Where a job has several
+    ranks or workers, each keeps the samples that it sees, also as a thread or after a fork. A pickled copy starts empty.
 
     Flow: in order; holds all samples; resumes by replay.
     """
@@ -50,21 +50,33 @@ class Cached(Stage, PipelineStage):
     state_name = "Cached"
 
     def __init__(self) -> None:
-        self.cached: list[Any] | None = None
-        self.mark: str | None = None  # set while samples come from memory; part of snapshots
+        self._kept: dict[WorkerContext, list[Any]] = {}  # by worker: each sees other samples
+        self._marks: dict[WorkerContext, str] = {}
+
+    @property
+    def cached(self) -> list[Any] | None:
+        """The samples that this worker keeps; None before the first complete pass."""
+        return self._kept.get(worker_context())
+
+    @property
+    def mark(self) -> str | None:
+        """A text once this worker's samples come from memory; part of snapshots."""
+        return self._marks.get(worker_context())
 
     def flow(self, upstream: Iterator[Item], state: object) -> Iterator[Item]:  # noqa: ARG002
         """Yield samples from memory where there are any, else from upstream."""
-        if self.cached is not None:
-            self.mark = "kept"
-            for sample in self.cached:
+        where = worker_context()
+        known = self._kept.get(where)
+        if known is not None:
+            self._marks[where] = "kept"
+            for sample in known:
                 yield _copy_sample(sample)
             return
         kept = []
         for sample in upstream:
             kept.append(_copy_sample(sample))
             yield sample
-        self.cached = kept
+        self._kept[where] = kept
 
     def recall(self, mark: str) -> None:
         """Take up a snapshot that was taken while samples came from memory.
@@ -85,9 +97,9 @@ class Cached(Stage, PipelineStage):
         """Run this stage alone over ``source``."""
         return self(source)
 
-    def __getstate__(self) -> dict[str, None]:
+    def __getstate__(self) -> dict[str, object]:
         """Pickle without the samples."""
-        return {"cached": None, "mark": None}
+        return {"_kept": {}, "_marks": {}}
 
     def __repr__(self) -> str:
         return "Cached()" if self.cached is None else f"Cached({len(self.cached)} samples)"

@@ -2,6 +2,8 @@
 
 import pickle
 
+import pytest
+
 import webdataset as wds
 from webdataset.core.upstream_utils import PipelineStage
 from webdataset.stages.sample_cache import Cached
@@ -45,3 +47,28 @@ def test_copies_start_empty():
     assert "3 samples" in repr(stage)
     assert pickle.loads(pickle.dumps(stage)).cached is None
     assert isinstance(stage, PipelineStage)
+
+
+@pytest.mark.parametrize("mode", ["threads", "processes"])
+@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+def test_each_worker_keeps_what_it_sees(tmp_path, mode, kind):
+    """Threads of one process, children of a fork, other numbers of workers: every sample once in every epoch."""
+    urls = [str(tmp_path / f"{number}.tar") for number in range(4)]
+    for number, url in enumerate(urls):
+        with wds.TarWriter(url) as sink:
+            for index in range(5):
+                sink.write({"__key__": f"{number}-{index}", "txt": "x"})
+    dataset = wds.WebDataset(urls, shardshuffle=False)
+    if kind == "lmdb":
+        pytest.importorskip("lmdb")
+        dataset = dataset.lmdb_cached(tmp_path / "cache", map_size=1e7)
+    else:
+        dataset = dataset.mcached()
+    expected = sorted(f"{number}-{index}" for number in range(4) for index in range(5))
+    for workers in (0, 2, 3):
+        with wds.Loader(dataset, None, workers=workers, mode=mode) as loader:
+            for _ in range(3):
+                assert sorted(sample["__key__"] for sample in loader) == expected
+    one, other = iter(dataset), iter(dataset)
+    both = [(first["__key__"], second["__key__"]) for first, second in zip(one, other, strict=True)]
+    assert sorted(first for first, _ in both) == sorted(second for _, second in both) == expected
