@@ -42,7 +42,7 @@ class Cached(Stage, PipelineStage):
 
     Stages after it may put other fields into a sample: what is kept stays as it came (fields themselves are not
     copied, so arrays should not be changed in place). A pass that is broken off keeps nothing. Where a job has several
-    ranks or workers, each keeps the samples that it sees, also as a thread or after a fork. A pickled copy starts empty.
+    ranks or workers, each keeps the samples that it sees, as a thread, too, or after a fork. Pickled copies are empty.
 
     Flow: in order; holds all samples; resumes by replay.
     """
