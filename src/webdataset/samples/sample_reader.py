@@ -11,7 +11,7 @@ interrupted, and never joins two shards.
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 from zlib import crc32
 
 from webdataset.core.error_handlers import Handler, make_handler_error, reraise_exception, should_continue
@@ -388,7 +388,10 @@ class Reading(PicklesProfiles):
             raise UsageError(f"limits={self.limits!r:.60}: it is a webdataset.tar.header.Limits")
         if self.where is not None and not hasattr(self.where, "holds"):
             raise UsageError(f"where={self.where!r}: an expression, as in wds.WebDataset(urls, where='json.width > 5')")
-        if self.handler is not None and not callable(self.handler):
+        if cast("Handler | None", self.handler) is None:
+            # as programs write it that mean the default
+            object.__setattr__(self, "handler", reraise_exception)
+        elif not callable(self.handler):
             raise make_handler_error(self.handler)
         if self.missing_end is not None and self.missing_end not in ENDS:
             raise UsageError(f"missing_end={self.missing_end!r} is not one of {', '.join(ENDS)}")

@@ -6,7 +6,8 @@ one.
 
 import functools
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from webdataset.core.error_handlers import Handler, make_handler_error, reraise_exception
 from webdataset.samples.records import RecordReading, RecordSplitter
@@ -52,7 +53,9 @@ class ReadRecords(ReadShards):
     reading: RecordReading  # type: ignore[assignment]
 
     def __init__(self, reading: RecordReading) -> None:
-        if reading.handler is not None and not callable(reading.handler):
+        if cast("Handler | None", reading.handler) is None:
+            reading = replace(reading, handler=reraise_exception)
+        elif not callable(reading.handler):
             raise make_handler_error(reading.handler)
         self.reading = reading
 

@@ -164,3 +164,24 @@ def test_records_can_be_read_side_by_side(tmp_path):
     stage = OpenShards(ReadRecords(reading), 3)
     found = [item["__key__"] for item in stage.flow(iter([{"url": name} for name in names]), stage.begin(Run()))]
     assert found == ["00", "10", "20", "01", "11", "21", "02", "12", "22"]
+
+
+def test_no_handler_is_the_default(tmp_path):
+    """handler=None raises what a reader fails with, in streams, in open shards of records; it has a repr."""
+    path = tmp_path / "0.tar"
+    with wds.TarWriter(str(path)) as sink:
+        for number in range(4):
+            sink.write({"__key__": f"{number}", "txt": "x" * 700})
+    urls = [str(path), str(tmp_path / "none.tar")]
+    records = wds.DataPipeline(wds.SimpleShardList([str(path)]), wds.msgpacks_to_samples(handler=None))
+    for dataset, error in (
+        (wds.WebDataset(urls, shardshuffle=False, handler=None), FileNotFoundError),
+        (wds.WebDataset(urls, shardshuffle=False, handler=None).elastic(3), FileNotFoundError),
+        (wds.WebDataset(urls, shardshuffle=False, handler=None, open_shards=2), FileNotFoundError),
+        (records, ValueError),
+        (records.elastic(2), ValueError),
+    ):
+        assert repr(dataset)
+        assert dataset.explain()
+        with pytest.raises(error):
+            list(dataset)
