@@ -40,11 +40,13 @@ def make_rng(*parts: int | str | None) -> random.Random:
 
 
 def read_seed(seed: int | float | str | bytes | bytearray | SupportsIndex | None) -> Seed:
-    """Return a seed that Python's generators take: a whole number of numpy becomes one of Python.
+    """Return a seed that Python's generators take: a whole number of numpy, or a float, becomes an int.
 
     Raises:
         UsageError: it is none.
     """
+    if isinstance(seed, float) and seed.is_integer():
+        return int(seed)
     if isinstance(seed, int | float | str | bytes | bytearray | None):
         return seed
     if not isinstance(seed, SupportsIndex):

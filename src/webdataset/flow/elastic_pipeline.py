@@ -8,7 +8,8 @@ pipeline keeps which run is the present one, and a state to resume from.
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, Self
+from operator import index
+from typing import Any, Protocol, Self, SupportsIndex
 
 from webdataset.core.distributed import WorkerContext, process_context, worker_info
 from webdataset.core.errors import FlowError, UsageError
@@ -134,9 +135,9 @@ class ElasticMixin:
             raise UsageError(
                 f"seed={self.seed!r:.60}: states name the seed of an elastic dataset, a whole number: seed=0"
             )
-        if type(streams) is not int or streams < 1:
+        if isinstance(streams, bool) or not isinstance(streams, SupportsIndex) or index(streams) < 1:
             raise UsageError(f"streams={streams!r}: a dataset has at least one stream")
-        self.streams = streams
+        self.streams = index(streams)
         self._present, self._worker_epochs = CurrentRun(), EpochCounter()
 
     # -- runs

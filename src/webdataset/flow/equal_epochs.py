@@ -12,7 +12,8 @@ Never guesses: what is not known is an error that asks for it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 from webdataset.core.distributed import WorkerContext
 from webdataset.core.errors import NoSamples, UsageError
@@ -160,8 +161,10 @@ def equalize(
     """
     if how not in WAYS:
         raise UsageError(f"equal_epochs({how!r}): there are {', '.join(map(repr, WAYS))}")
-    if steps is not None and (type(steps) is not int or steps < 1):
-        raise UsageError(f"steps={steps!r}: every rank gets at least one item")
+    if steps is not None:
+        if isinstance(steps, bool) or not isinstance(steps, SupportsIndex) or index(steps) < 1:
+            raise UsageError(f"steps={steps!r}: every rank gets at least one item")
+        steps = index(steps)
     flat = [part for stage in stages for part in (stage.steps if isinstance(stage, Composed) else [stage])]
     if how == "resample":
         if steps is None:

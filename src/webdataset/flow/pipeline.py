@@ -8,7 +8,7 @@ import functools
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from webdataset.core import distributed
 from webdataset.core.distributed import RunContext, WorkerContext, is_single_worker, process_context, worker_context
@@ -32,6 +32,7 @@ from webdataset.flow.run import (
     item_bound,
     missing_state_error,
 )
+from webdataset.stages.argument_checks import read_bound
 from webdataset.stages.base import Json, OutcomeSink, Run, RunMeter
 from webdataset.stages.mix_sources import refuse_unrepeatable
 
@@ -271,10 +272,9 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         Raises:
             UsageError: something that is no number.
         """
-        nepochs = 0 if nepochs is None else nepochs
-        bound = -1 if nbatches is None else nbatches
-        _check_counts("repeat", nepochs=nepochs, nbatches=bound)
-        passes = ENDLESS if nepochs < 1 else nepochs
+        passes = read_bound("repeat", 0 if nepochs is None else nepochs, "nepochs")
+        bound = read_bound("repeat", -1 if nbatches is None else nbatches, "nbatches")
+        passes = ENDLESS if passes < 1 else passes
         return self._copy_with(repetitions=passes, nsamples=bound, fixed_epoch=False)
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
@@ -293,8 +293,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         Raises:
             UsageError: something that is no number.
         """
-        _check_counts("with_epoch", nsamples=nsamples, nbatches=nbatches)
-        bound = max(nsamples, nbatches)
+        bound = max(read_bound("with_epoch", nsamples, "nsamples"), read_bound("with_epoch", nbatches, "nbatches"))
         return self._copy_with(repetitions=ENDLESS, nsamples=bound, fixed_epoch=bound > 0)
 
     def with_length(self, n: int, silent: bool = False) -> Self:  # noqa: FBT001, FBT002  upstream's signature
@@ -314,7 +313,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
             UsageError: something that is no number.
         """
         # None is a length that is not known, in published versions
-        _check_counts("with_length", n=0 if n is None else n)
+        read_bound("with_length", 0 if n is None else n, "n")
         self.__dict__.pop("_length_told", None)
         result = self._copy_with(size=n, silent=silent)
         add_length_method(self)
@@ -545,13 +544,6 @@ def _rebuild(pickled: bytes) -> object:
     result = kind.__new__(_make_sized_class(kind) if sized else kind)
     result.__dict__.update(attributes)
     return result
-
-
-def _check_counts(call: str, **counts: object) -> None:
-    """Raise UsageError where a number of items or passes is none; programs compute them, so that some are floats."""
-    for name, count in counts.items():
-        if not isinstance(count, SupportsIndex | float):
-            raise UsageError(f"{call}({name}={count!r:.60}): it is a whole number, such as {call}(1000)")
 
 
 def add_length_method(obj: Pipeline) -> Pipeline:

@@ -8,6 +8,7 @@ import math
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
+from operator import index
 from typing import SupportsIndex
 
 from webdataset.core.errors import UsageError
@@ -100,6 +101,24 @@ def read_count(number: float, name: str) -> int:
         # no number
         pass
     raise UsageError(f"{name}={reprlib.repr(number)}: it is a finite number, such as {name}=1000")
+
+
+def read_bound(call: str, number: object, name: str) -> int:
+    """Return a bound on items or passes as an int; programs compute bounds, so that some are floats, or of numpy.
+
+    Args:
+        call: the method that takes it.
+        number: a fraction is rounded up; an infinite number is no bound, which is -1.
+        name: of the argument.
+
+    Raises:
+        UsageError: something that is no number.
+    """
+    if isinstance(number, SupportsIndex):
+        return index(number)
+    if isinstance(number, float) and not math.isnan(number):
+        return math.ceil(number) if math.isfinite(number) else -1
+    raise UsageError(f"{call}({name}={number!r:.60}): it is a whole number, such as {call}(1000)")
 
 
 def check_random_source(rng: object, seed: Seed | SupportsIndex) -> Seed:

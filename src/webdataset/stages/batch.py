@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from webdataset.core.error_handlers import count_drop
 from webdataset.core.errors import SampleError, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_pair
 from webdataset.core.optional_imports import loaded_module
@@ -168,6 +169,8 @@ class Batched(Stage[StageState]):
         while chunk := list(islice(source, size)):
             whole = len(chunk) == size
             if not whole and not self.partial:
+                for _ in chunk:
+                    count_drop("listed" if self.collation_fn is None else "batched")
                 return
             if origin is None:
                 yield collate_batch(collate, chunk, "batched")
@@ -218,7 +221,7 @@ def batched(
     Args:
         batchsize: number of samples in a batch, at least 1; a fraction is rounded up.
         collation_fn: from a list of samples to a batch; None leaves the list.
-        partial: give the last batch even where it is smaller.
+        partial: give the last batch even where it is smaller. False drops its samples, and counts them as dropped.
 
     Returns:
         A stage.

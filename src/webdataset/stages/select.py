@@ -7,6 +7,7 @@ samples it gave.
 import math
 from collections.abc import Callable, Iterator
 from itertools import islice
+from operator import index
 from random import Random
 
 from webdataset.core.distributed import StreamNumber
@@ -189,7 +190,7 @@ class Slice(PassThroughStage):
                 f"slice({shown:.60}): positions are whole numbers from 0, or None, and the step is at least 1: "
                 "slice(stop), slice(start, stop) or slice(start, stop, step)"
             ) from error
-        self.args = args
+        self.args = tuple(None if bound is None else index(bound) for bound in args)
 
     def begin(self, run: Run) -> SliceState:  # noqa: ARG002
         """Return a count of zero."""

@@ -16,6 +16,7 @@ state of decoding, not Python's own overhead; weighing never copies or decodes a
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
+from operator import index
 from typing import Any
 
 from webdataset.core.distributed import StreamNumber
@@ -487,7 +488,7 @@ class DetShuffle(Shuffle, PipelineStage):
         if not isinstance(self.seed, int | float):
             raise UsageError(f"seed={seed!r}: the seed of detshuffle is a number, to which that of the epoch is added")
         self.seed: int
-        self.first = epoch + 1
+        self.first = read_count(epoch if isinstance(epoch, float) else index(epoch), "epoch") + 1
         self._begun: int | None = None  # the pass begun last
         self._set: int | None = None  # since then
 

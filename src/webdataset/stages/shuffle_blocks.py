@@ -8,7 +8,8 @@ sample comes later, neighbours in storage come closer together, and the draws co
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.errors import UsageError
@@ -87,7 +88,7 @@ class BlockShuffle(PassThroughStage):
         if read_count(size, "size") != size or size < 1:
             raise UsageError(f"size={size!r}: a block holds a whole number of samples, at least one")
         self.size = int(size)
-        self.seed = seed
+        self.seed = seed if isinstance(seed, int | None) else _read_seed(seed)
 
     def for_stream(self, stream: StreamNumber) -> "BlockShuffle":
         """Return the shuffle of one stream: the blocks of all streams together are as large as this one's."""
@@ -129,6 +130,15 @@ class BlockShuffle(PassThroughStage):
 
 def _addresses_of(pairs: list[Any]) -> list[Address]:
     return [address for address, _ in pairs]
+
+
+def _read_seed(seed: object) -> int:
+    """Return a whole number that numpy or a program gave, as one of Python. Raises UsageError: it is none."""
+    if isinstance(seed, SupportsIndex):
+        return index(seed)
+    if isinstance(seed, float) and seed.is_integer():
+        return int(seed)
+    raise UsageError(f"seed={seed!r:.60}: the seed of block_shuffle is a whole number, such as seed=0")
 
 
 def block_shuffle(size: int, *, seed: int | None = None) -> BlockShuffle:

@@ -236,3 +236,25 @@ class _Rows:
     def estimate(self, delivered):
         """Return it."""
         return [("decode", delivered, 1.0)]
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+@pytest.mark.parametrize(("mode", "workers"), [("threads", 0), ("threads", 2), ("processes", 2)])
+def test_a_rest_that_makes_no_batch_is_counted(tmp_path, mode, workers, elastic):
+    """partial=False: what is given and what is dropped are all samples, by worker and by stream."""
+    urls = [str(tmp_path / f"{number}.tar") for number in range(2)]
+    for number, url in enumerate(urls):
+        with wds.TarWriter(url) as sink:
+            for index in range(5):
+                sink.write({"__key__": f"{number}-{index}", "txt": "x"})
+    for stage, name in ((wds.listed(3, partial=False), "listed"), (wds.batched(3, len, partial=False), "batched")):
+        dataset = wds.WebDataset(urls, shardshuffle=False).compose(stage)
+        with wds.Loader(dataset.elastic(2) if elastic else dataset, None, workers=workers, mode=mode) as loader:
+            batches = len(list(loader))
+            stats = loader.stats()
+        assert 3 * batches + stats.dropped == 10
+        assert stats.dropped > 0
+        assert stats.drops == {name: stats.dropped}
+    timed = wds.WebDataset(urls, shardshuffle=False).compose(wds.listed(3, partial=False)).timed()
+    assert len(list(timed)) == 3
+    assert sum(stage.dropped for stage in timed.stages) == 1
