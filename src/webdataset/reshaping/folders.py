@@ -22,6 +22,7 @@ from webdataset.reshaping.field_values import NUMBERS, Failed, last_extension
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.raw_samples import RawSample
 from webdataset.shards.expand import walk_folder
+from webdataset.writing.local_file import make_child_error
 
 _LONGEST_NAME: Final = 255
 _STAGED: Final = re.compile(r"\..*\.[0-9]+-[0-9a-f]{8}\.partial", re.DOTALL)
@@ -208,6 +209,7 @@ class FolderWriter:
         self._folders: set[str] = set()
         self.samples = 0
         self._staging = name_staging(self._place)
+        self._process = os.getpid()
 
     def write_all(self, samples: Iterable[RawSample]) -> None:
         """Write samples; the folder is complete afterwards, or as it was but for files that were to be replaced.
@@ -219,13 +221,16 @@ class FolderWriter:
             SampleError: a name that cannot be a file's here, or that another file has.
             AlreadyExists: another writer made the folder meanwhile.
             SourceError: the system refuses.
+            UsageError: a process that was forked meanwhile continues the writing.
         """
         kept = False
+        self._process = os.getpid()
         try:
             if not self._dry_run:
                 make_durable_folder(str(self._staging.parent))
                 self._staging.mkdir()
             for sample in samples:
+                self._refuse_in_child()
                 try:
                     self._write(sample)
                 except SampleError as error:
@@ -234,6 +239,7 @@ class FolderWriter:
                     self._failed(sample.key, error)
                     continue
                 self.samples += 1
+            self._refuse_in_child()
             if not self._dry_run:
                 # once for all files: an fsync of each would take longer than writing it
                 _sync_disks()
@@ -246,8 +252,12 @@ class FolderWriter:
                 raise
             raise SourceError(f"cannot write: {error.strerror or error}", url=str(self._place)) from error
         finally:
-            if not kept:
+            if not kept and os.getpid() == self._process:
                 shutil.rmtree(self._staging, ignore_errors=True)
+
+    def _refuse_in_child(self) -> None:
+        if os.getpid() != self._process:
+            raise make_child_error(str(self._place))
 
     def _write(self, sample: RawSample) -> None:
         """Write the files of a sample; all names are checked before the first is written."""

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from webdataset.reshaping.raw_writer import name_numbered
 from webdataset.reshaping.table_columns import TableColumn, choose_columns, is_table_text, make_schema
 from webdataset.reshaping.table_reading import load_arrow
 from webdataset.samples.raw_samples import RawSample
+from webdataset.writing.local_file import make_child_error
 from webdataset.writing.outputs import open_output
 
 if TYPE_CHECKING:
@@ -300,6 +302,7 @@ def write_hf_folder(
     place = Path(folder)
     check_hf_folder(folder, force=force)
     free = is_free(place)
+    process = os.getpid()
     staging = name_staging(place) if free else place.with_name(name_staging(place).name)
     try:
         make_durable_folder(str(staging.parent))
@@ -308,6 +311,8 @@ def write_hf_folder(
         with TableWriter(pattern, "stream", columns, max_samples=max_samples, max_bytes=size, failed=failed) as writer:
             for sample in samples:
                 writer.write(sample)
+        if os.getpid() != process:
+            raise make_child_error(folder)  # noqa: TRY301  as any other failure
         names = []
         for number, (file, _) in enumerate(writer.files):
             names.append(f"data-{number:05}-of-{len(writer.files):05}.arrow")
@@ -323,7 +328,8 @@ def write_hf_folder(
     except FolderTaken:
         raise
     except BaseException as error:  # whatever it is: nothing may be left over
-        shutil.rmtree(staging, ignore_errors=True)
+        if os.getpid() == process:
+            shutil.rmtree(staging, ignore_errors=True)
         if isinstance(error, OSError) and not isinstance(error, WebDatasetError):
             raise SourceError(f"cannot write: {error.strerror or error}", url=folder) from error
         raise

@@ -24,7 +24,7 @@ from webdataset.shards.wids_index import WidsShard
 from webdataset.storage.open_url import local_path
 from webdataset.tar.walker import MemberPosition
 from webdataset.writing.compression import ArchiveOutput
-from webdataset.writing.local_file import Buffer, LocalFileOutput
+from webdataset.writing.local_file import Buffer, LocalFileOutput, make_child_error
 
 _COMPRESSED: Final = "offsets into the file are needed, and this shard is compressed: pass compress=False"
 
@@ -237,6 +237,7 @@ class SeriesIndexing:
         self._root: str | None = None
         self._shards: list[WidsShard] = []
         self._energon: EnergonDatasetWriter | None = None
+        self._process = os.getpid()
 
     def add_shard(self, index: ShardIndex) -> None:
         """Take note of a shard that is complete.
@@ -246,7 +247,7 @@ class SeriesIndexing:
         """
         path = index.url
         if self._root is None:
-            self._root = os.path.dirname(path)  # noqa: PTH120
+            self._root, self._process = os.path.dirname(path), os.getpid()  # noqa: PTH120
             if "energon" in self.formats and self._alone:
                 self._energon = EnergonDatasetWriter(self._root)
         name = os.path.relpath(path, self._root)
@@ -260,9 +261,12 @@ class SeriesIndexing:
 
         Raises:
             SourceError: they cannot be written.
+            UsageError: a process that inherited the writer closes it.
         """
         if self._root is None:
             return
+        if os.getpid() != self._process:
+            raise make_child_error(self._root)
         if "wids" in self.formats:
             write_wids(self._root, self._shards, self._name)
         if self._energon is not None:
@@ -272,5 +276,5 @@ class SeriesIndexing:
 
     def abort(self) -> None:
         """Write nothing about the series; completed shards keep their own indexes."""
-        if self._energon is not None:
+        if self._energon is not None and os.getpid() == self._process:
             self._energon.abort()

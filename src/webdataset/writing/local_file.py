@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from webdataset.core.durable_files import sync_folder
-from webdataset.core.errors import AlreadyExists, NotFound, SourceError
+from webdataset.core.errors import AlreadyExists, NotFound, SourceError, UsageError
 
 try:
     import fcntl
@@ -47,6 +47,7 @@ class LocalFileOutput:
         self._shown = path
         self._found = _find_identity(self.path)
         self._kept = False
+        self._process = os.getpid()
         if self._found is not None and not overwrite:
             raise AlreadyExists("a file is there already: pass overwrite=True or choose another name", url=path)
         self.partial = name_partial(self.path)
@@ -69,7 +70,10 @@ class LocalFileOutput:
 
         Raises:
             SourceError: the system refuses (disk full, quota, input/output error).
+            UsageError: a process that inherited the output writes to it.
         """
+        if os.getpid() != self._process:
+            raise make_child_error(self._shown)
         try:
             written = os.writev(self._descriptor, pieces) if len(pieces) <= _MAX_PIECES else 0
             if written != size:
@@ -88,7 +92,10 @@ class LocalFileOutput:
         Raises:
             AlreadyExists: another writer finished a file of this name meanwhile; ours stays under its partial name.
             SourceError: the system refuses.
+            UsageError: a process that inherited the output completes it.
         """
+        if os.getpid() != self._process:
+            raise make_child_error(self._shown)
         try:
             self._keep_mode()
             os.fsync(self._descriptor)
@@ -134,9 +141,12 @@ class LocalFileOutput:
         )
 
     def abort(self) -> None:
-        """Remove what was written, unless it is complete and only its name was taken; that name is left as it was."""
+        """Remove what was written, unless it is complete and only its name was taken; that name is left as it was.
+
+        In a process that inherited the output, the file stays: it is its parent's.
+        """
         self.stream.close()
-        if self._kept:
+        if self._kept or os.getpid() != self._process:
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.partial)  # noqa: PTH108
@@ -145,6 +155,11 @@ class LocalFileOutput:
         """Close the unfinished file and leave it under its partial name, which is returned."""
         self.stream.close()
         return self.partial
+
+
+def make_child_error(url: str) -> UsageError:
+    """Return the error to raise where a forked child, which shares the files of its parent, writes to an output."""
+    return UsageError("a writer belongs to the process that made it: give every process its own", url=url)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.storage.listing import can_list
 from webdataset.storage.open_url import find_backend, load_backend, local_path, rewrite_url
-from webdataset.writing.local_file import is_special
+from webdataset.writing.local_file import is_special, make_child_error
 from webdataset.writing.outputs import OwnedOutput
 from webdataset.writing.tar_writer import KeyRules, TarWriter
 
@@ -337,6 +337,7 @@ class ShardWriter:
         self.total = self.count = self.size = 0
         self.tarstream: TarWriter | None = None
         self._closed = False
+        self._process: int | None = None
 
     @property
     def pattern(self) -> str | os.PathLike[str] | ShardNamer:
@@ -380,11 +381,15 @@ class ShardWriter:
         """Complete the present shard and open the next one; return its TarWriter.
 
         Raises:
-            UsageError: the writer is closed.
+            UsageError: the writer is closed, or a process uses it that inherited it.
             SourceError: either shard fails.
         """
         if self._closed:
             raise UsageError("this ShardWriter is closed: no sample can be added", url=self.fname)
+        # parent and child would write shards of the same numbers
+        if self._process not in (None, os.getpid()):
+            raise make_child_error(self.fname)
+        self._process = os.getpid()
         self.finish()
         if self.tarstream is not None or self.shard != self._start or self.fname is None:
             self.fname = self._name(self.shard)

@@ -216,7 +216,8 @@ class EnergonDatasetWriter:
         self._folder = Path(root) / FOLDER
         self._split_parts, self._dataset = split_parts, dataset
         self._counts: dict[str, int] = {}
-        self._partial = self._folder / f".index.{os.getpid()}-{os.urandom(4).hex()}.partial"
+        self._process = os.getpid()
+        self._partial = self._folder / f".index.{self._process}-{os.urandom(4).hex()}.partial"
         try:
             self._folder.mkdir(exist_ok=True)
             self._tables: sqlite3.Connection | None = sqlite3.connect(self._partial, check_same_thread=False)
@@ -316,7 +317,8 @@ class EnergonDatasetWriter:
     def abort(self) -> None:
         """Give up, unless it is complete: what was there before stays."""
         tables, self._tables = self._tables, None
-        if tables is None:
+        # a forked child leaves the file of its parent alone
+        if tables is None or os.getpid() != self._process:
             return
         tables.close()
         self._partial.unlink(missing_ok=True)
