@@ -15,12 +15,14 @@ from webdataset.cli.outputs import (
     on_error_option,
     parse_renames,
     read_inputs,
+    report_repeated_keys,
     report_selection,
     shard_output_options,
     tell_loose_files,
 )
 from webdataset.core.errors import UsageError, WebDatasetError
 from webdataset.reshaping.conversion import SOURCES, TARGETS, Conversion, choose_kind, choose_source_kind
+from webdataset.reshaping.creation import RepeatedKeys
 from webdataset.reshaping.field_values import Failed, RowConverter
 from webdataset.reshaping.folders import FolderWriter
 from webdataset.reshaping.selection import Selection
@@ -119,7 +121,10 @@ def convert_command(
         options = None if storage_profile is None else {"profile": storage_profile}
         reader = Conversion(rules, split=split, classes=classes, class_names=class_names, storage_options=options)
         output.inputs += reader.list_files(sources, from_kind)
-        output.write(_select(reader.read(sources, from_kind), kinds, columns, rename), "converting")
+        repeated = RepeatedKeys()
+        samples = repeated.watch(_select(reader.read(sources, from_kind), kinds, columns, rename))
+        output.write(samples, "converting")
+        report_repeated_keys(repeated, rekeyed=output.rekey)
         _tell_left_out(rules, [source for source in sources if (from_kind or choose_source_kind(source)) == "folder"])
         return exit_status.PARTIAL if failures.count else exit_status.DONE
     _refuse_options(chosen, key=key, class_names=class_names, compress=output.compress, level=output.level)

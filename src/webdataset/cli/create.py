@@ -1,12 +1,20 @@
 """``wds create``: shards of files, of tables and of recipes."""
 
-from itertools import chain
+from collections.abc import Iterator
 from typing import Any, Final
 
 import click
 
-from webdataset.cli.outputs import WRITTEN, ShardOutputs, shard_output_options, tell_loose_files
-from webdataset.reshaping.creation import check_sources, choose_kind, create_samples
+from webdataset.cli import console
+from webdataset.cli.outputs import (
+    WRITTEN,
+    ShardOutputs,
+    report_repeated_keys,
+    shard_output_options,
+    tell_loose_files,
+)
+from webdataset.reshaping.creation import RepeatedKeys, check_sources, choose_kind, create_samples
+from webdataset.samples.raw_samples import RawSample
 
 SCHEMAS: Final[dict[str, object]] = {"create": WRITTEN}
 
@@ -39,5 +47,17 @@ def create_command(sources: tuple[str, ...], *, output: ShardOutputs, kind: Any,
     output.inputs += sources
     # folders are listed before the first output appears, which may be in one of them
     streams = [create_samples(source, kind, base=base) for source in sources]
-    output.write(chain.from_iterable(streams), "writing")
+    repeated, empty = RepeatedKeys(), list(sources)
+
+    def read() -> Iterator[RawSample]:
+        for source, stream in zip(sources, streams, strict=True):
+            for number, sample in enumerate(stream):
+                if not number:
+                    empty.remove(source)
+                yield sample
+
+    output.write(repeated.watch(read()), "writing")
+    report_repeated_keys(repeated, rekeyed=output.rekey)
+    if empty and len(empty) < len(sources):
+        console.say(f"warning: no samples are in {', '.join(map(console.show_url, empty))}")
     tell_loose_files(source for source in sources if (kind or choose_kind(source)) == "folder")

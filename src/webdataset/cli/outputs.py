@@ -14,6 +14,7 @@ from webdataset.core.errors import AlreadyExists, NotFound, UsageError
 if TYPE_CHECKING:
     from webdataset.cli.inputs import Inputs
     from webdataset.inspection.expression import Expression
+    from webdataset.reshaping.creation import RepeatedKeys
     from webdataset.reshaping.raw_writer import RawShardSeries
     from webdataset.reshaping.selection import Selection
     from webdataset.samples.raw_samples import RawSample
@@ -311,6 +312,22 @@ def warn_of_absent(expression: "Expression") -> None:
         if plain is not None and "json" in expression.fields:
             hint += f" (what a JSON field holds is json.{plain})"
     console.say(f"warning: missing in all samples: {', '.join(map(console.escape_name, expression.absent))}{hint}")
+
+
+def report_repeated_keys(repeated: "RepeatedKeys", *, rekeyed: bool) -> None:
+    """Say which keys came again apart from each other, so that several samples have them.
+
+    Args:
+        repeated: after all samples passed.
+        rekeyed: the samples got new keys.
+    """
+    if repeated.count and not rekeyed:
+        shown = ", ".join(map(console.escape_name, repeated.first))
+        more = ", ..." if repeated.count > len(repeated.first) else ""
+        console.say(
+            f"warning: {repeated.count} samples have the key of an earlier one: {shown}{more}; where they are parts of "
+            "one, put them together (sort the recipe), else make keys distinct (--rekey)"
+        )
 
 
 def tell_loose_files(folders: Iterable[str]) -> None:

@@ -16,13 +16,20 @@ import click
 
 from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import Inputs, expand_inputs
-from webdataset.cli.outputs import WRITTEN, ShardOutputs, SizeType, on_error_option, read_inputs
+from webdataset.cli.outputs import (
+    WRITTEN,
+    ShardOutputs,
+    SizeType,
+    on_error_option,
+    read_inputs,
+    report_repeated_keys,
+)
 from webdataset.cli.process import count_failures
 from webdataset.cli.reshard import choose_seed
 from webdataset.core import settings
 from webdataset.core.errors import CommandFailed, MissingField, SampleError, SourceError, UsageError
 from webdataset.core.stdlib_errors import TarError
-from webdataset.reshaping.creation import create_samples
+from webdataset.reshaping.creation import RepeatedKeys, create_samples
 from webdataset.reshaping.external_sort import shuffle_samples, sort_samples
 from webdataset.reshaping.processing import OnError, TarpCommand, process_samples
 from webdataset.reshaping.selection import FieldChoice, rekey_samples
@@ -207,22 +214,9 @@ def create_command(recipe: str, *, output: ShardOutputs, count: int) -> None:
     """
     _refuse_zmq([recipe])
     output.inputs.append(recipe)
-    again: list[str] = []
-    output.write(_count(_note_keys(create_samples(recipe, "recipe"), again), count), "writing")
-    if again:
-        shown = ", ".join(map(console.escape_name, again[:5])) + (", ..." if len(again) > 5 else "")
-        console.say(f"warning: the lines of {len(again)} keys do not stand together; sort the recipe: {shown}")
-
-
-def _note_keys(samples: Samples, again: list[str]) -> Iterator[RawSample]:
-    """Yield samples, and take note of keys that come again."""
-    seen = set()
-    for sample in samples:
-        mark = hash(sample.key)
-        if mark in seen:
-            again.append(sample.key)
-        seen.add(mark)
-        yield sample
+    repeated = RepeatedKeys()
+    output.write(_count(repeated.watch(create_samples(recipe, "recipe")), count), "writing")
+    report_repeated_keys(repeated, rekeyed=False)
 
 
 @tarp_command.command("cat")

@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from webdataset.core.errors import FormatError, SampleError, UsageError
+from webdataset.core.errors import FormatError, SampleError, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.core.trust import trust_level
 from webdataset.samples.grouping import base_plus_ext, is_meta
@@ -28,12 +28,15 @@ from webdataset.samples.raw_samples import RawMember, RawSample
 from webdataset.shards.expand import walk_folder
 from webdataset.shards.urls import SHARD_ENDINGS, check_document_url, join_url, parent_folder
 from webdataset.storage.open_url import open_url
+from webdataset.storage.random_access import local_path
+from webdataset.storage.streams import stream_identity
 from webdataset.tar.builder import EPOCH, MemberStyle, make_header_maker
 
 Kind = Literal["folder", "csv", "tsv", "jsonl", "recipe"]
 _ENDINGS: dict[str, Kind] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _KEY = "__key__"
 _MOST_CELL = 256 << 20
+_SHOWN = 5
 _limit_lock = threading.Lock()
 _make_header = make_header_maker(MemberStyle(mtime=EPOCH))
 
@@ -81,6 +84,36 @@ def make_member(name: str, payload: bytes) -> RawMember:
     return RawMember(name, _make_header(name, len(payload)), payload)
 
 
+class RepeatedKeys:
+    """Takes note of keys that come again, apart from each other: two samples have them then.
+
+    Attributes:
+        count: of samples with the key of an earlier one.
+        first: their keys, at most five.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[str] = []
+        self._seen: set[int] = set()
+
+    def watch(self, samples: Iterable[RawSample]) -> Iterator[RawSample]:
+        """Yield samples.
+
+        Args:
+            samples: as they stand.
+        """
+        for sample in samples:
+            # one number a key, whatever its length
+            mark = hash(sample.key)
+            if mark in self._seen:
+                self.count += 1
+                if len(self.first) < _SHOWN:
+                    self.first.append(sample.key)
+            self._seen.add(mark)
+            yield sample
+
+
 def _group(members: Iterable[tuple[str, str]], source: str) -> Iterator[RawSample]:
     """Read members, of one sample at a time."""
     groups = groupby(members, key=lambda named: _split_name(named[0], source)[0])
@@ -107,8 +140,27 @@ def _read_place(place: str) -> bytes:
     if place.startswith("text:"):
         return place[5:].encode("utf-8", "surrogateescape")
     with open_url(place) as stream:
+        before = stream_identity(stream)
         content: bytes = stream.read()
-        return content
+    _check_unchanged(place, before, len(content))
+    return content
+
+
+def _check_unchanged(place: str, before: tuple[int | None, str | None], size: int) -> None:
+    """Raise where a local file was written to while it was read: its bytes are neither the old ones nor the new ones.
+
+    Raises:
+        SourceError: it was.
+    """
+    path = local_path(place)
+    if path is None or before[1] is None:
+        return
+    try:
+        now = os.stat(path)  # noqa: PTH116  bytes of names stay
+    except OSError:  # removed meanwhile: it was read whole
+        return
+    if (now.st_size, str(now.st_mtime_ns)) != before or now.st_size not in (0, size):
+        raise SourceError("the file changed while it was read: run the command again when nothing writes it", url=place)
 
 
 def _list_folder(folder: str) -> Iterator[tuple[str, str]]:
@@ -180,7 +232,10 @@ def _read_rows(source: str, kind: Kind, base: str | None) -> Iterator[RawSample]
     rows = _parse_json_rows(source) if kind == "jsonl" else _parse_table_rows(source, "," if kind == "csv" else "\t")
     last: str | None = None
     for number, (line, row) in enumerate(rows):
-        key = str(row.get(_KEY, f"{number:09}"))
+        given = row.get(_KEY, f"{number:09}")
+        if not isinstance(given, str | int | float) or isinstance(given, bool):
+            raise FormatError(f"line {line}: a {_KEY} is a text or a number, not {json.dumps(given)[:100]}", url=source)
+        key = str(given)
         if key == last:
             raise SampleError(f"the key comes twice in a row, in line {line}", key=key, url=source)
         last = key
@@ -214,7 +269,7 @@ def _parse_json_rows(source: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_make_object)
         except ValueError as error:
             raise FormatError(f"line {number} is no JSON: {error}", url=source) from error
         if not isinstance(row, dict):
@@ -227,6 +282,19 @@ def _parse_json_rows(source: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 url=source,
             )
         yield number, row
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; Python would take the last of two values of one name, and lose the first.
+
+    Raises:
+        ValueError: a name comes twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!a} stands twice")
+    return found
 
 
 def _find_half_pair(row: Mapping[str, object]) -> str | None:

@@ -85,7 +85,7 @@ def test_recipe_whose_keys_come_again(tmp_path):
     recipe = b"a.txt text:1\nb.txt text:2\na.cls text:3\n"
     done = run_wds("tarp", "create", "-o", "-", "-", stdin=recipe)
     assert list_members(done.stdout) == ["a.txt", "b.txt", "a.cls"]
-    assert b"do not stand together" in done.stderr
+    assert b"1 samples have the key of an earlier one: a; where they are parts of one, put them together" in done.stderr
     assert b"a" in done.stderr
 
 

@@ -1,11 +1,19 @@
 """Samples of folders, tables and recipes."""
 
+import contextlib
 import csv
+import io
 import json
+import tarfile
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from webdataset.core.errors import FormatError, NotFound, SampleError, UnsafeSpec, UsageError
+from webdataset.cli.main import main
+from webdataset.core.errors import FormatError, NotFound, SampleError, SourceError, UnsafeSpec, UsageError
 from webdataset.reshaping import creation
 from webdataset.reshaping.creation import check_sources, choose_kind, create_samples
 from webdataset.storage.open_url import open_url
@@ -201,3 +209,100 @@ def test_half_of_a_surrogate_pair_within_json(here):
     (here / "x.jsonl").write_text('{"json": {"a": "\\udc80", "b": "\\ud83d\\ude00"}}')
     [(_, fields)] = outline("x.jsonl", "jsonl")
     assert json.loads(fields["json"]) == {"a": "\udc80", "b": "\U0001f600"}
+
+
+def test_file_that_changes_while_it_is_read(here, monkeypatch):
+    """A file that is written to meanwhile is an error: its bytes would be of two versions."""
+    (here / "files" / "grows.txt").write_bytes(b"a" * 100)
+    opened = creation.open_url
+
+    def grow(place):
+        stream = opened(place)
+        if place.endswith("grows.txt"):
+            with (here / "files" / "grows.txt").open("ab") as file:
+                file.write(b"more")
+        return stream
+
+    monkeypatch.setattr(creation, "open_url", grow)
+    with pytest.raises(SourceError, match="changed while it was read"):
+        outline("files")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"txt": "a", "txt": "b"}', "'txt' stands twice"),
+        ('{"json": {"a": 1, "b": [{"c": 1, "c": 2}]}}', "'c' stands twice"),
+        ('{"__key__": null, "txt": "a"}', "not null"),
+        ('{"__key__": true, "txt": "a"}', "not true"),
+        ('{"__key__": ["a"], "txt": "a"}', "not ..a"),
+    ],
+)
+def test_json_that_would_lose_a_value(here, line, message):
+    """A name that stands twice, and a key that is no key, are errors with the number of the line."""
+    (here / "t.jsonl").write_text('{"txt": "x"}\n' + line + "\n")
+    with pytest.raises(FormatError, match=f"line 2.*{message}"):
+        outline("t.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", "__key__,txt\na,1\nb,2\na,3\n"),
+        ("t.jsonl", '{"__key__":"a","txt":"1"}\n{"__key__":"b","txt":"2"}\n{"__key__":"a","txt":"3"}\n'),
+        ("recipe", "a.txt text:1\nb.txt text:2\na.txt text:3\n"),
+    ],
+)
+def test_keys_that_come_again_are_told(here, name, content, capsys):
+    """Samples of one key that stand apart are written, counted and told; not where they get new keys."""
+    (here / name).write_text(content)
+    assert main(["create", "-o", "o.tar", name]) == 0
+    assert "1 samples have the key of an earlier one: a;" in capsys.readouterr().err
+    assert main(["create", "--rekey", "-o", "new.tar", name]) == 0
+    assert "earlier" not in capsys.readouterr().err
+
+
+def test_keys_of_two_folders(here, capsys):
+    """The same key in two folders is told, too; and a folder without samples."""
+    for folder in ("more", "empty"):
+        (here / folder).mkdir()
+    (here / "more" / "a-1.txt").write_text("another")
+    (here / "more" / "z.txt").write_text("z")
+    assert main(["create", "-o", "o.tar", "files", "more", "empty"]) == 0
+    told = capsys.readouterr().err
+    assert "1 samples have the key of an earlier one: a-1;" in told
+    assert "no samples are in empty" in told
+    assert main(["convert", "--from", "folder", "--to", "shards", "-o", "p.tar", "files", "more"]) == 0
+    assert "1 samples have the key of an earlier one: a-1;" in capsys.readouterr().err
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-c]{1,2}(/[a-c]{1,2})?\.(txt|seg\.png|TXT)|[a-c]|\.[a-c]\.txt", fullmatch=True),
+        st.binary(max_size=20),
+        min_size=1,
+        max_size=12,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_every_file_of_a_random_folder_is_there_or_told(files):
+    """Each file of a folder is a member of the shard with its bytes, or counted as left out, or an error."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, told = Path(name, "files"), io.StringIO()
+        for path, content in files.items():
+            with contextlib.suppress(FileExistsError, NotADirectoryError):
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                if not (folder / path).is_dir():
+                    (folder / path).write_bytes(content)
+        there = {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+        with contextlib.redirect_stderr(told):
+            status = main(["create", "-o", f"{name}/o.tar", str(folder)])
+        if status:
+            assert "stands twice" in told.getvalue()
+            assert not Path(name, "o.tar").exists()
+            return
+        with tarfile.open(f"{name}/o.tar") as archive:
+            written = {each.name: archive.extractfile(each).read() for each in archive.getmembers()}
+        assert written.items() <= there.items()
+        left_out = len(there) - len(written)
+        assert f"left out {left_out} files of no sample" in told.getvalue() or not left_out
