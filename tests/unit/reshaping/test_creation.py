@@ -214,16 +214,16 @@ def test_half_of_a_surrogate_pair_within_json(here):
 def test_file_that_changes_while_it_is_read(here, monkeypatch):
     """A file that is written to meanwhile is an error: its bytes would be of two versions."""
     (here / "files" / "grows.txt").write_bytes(b"a" * 100)
-    opened = creation.open_url
+    identify = creation.stream_identity
 
-    def grow(place):
-        stream = opened(place)
-        if place.endswith("grows.txt"):
+    def grow(stream):
+        found = identify(stream)
+        if found[0] == 100:
             with (here / "files" / "grows.txt").open("ab") as file:
                 file.write(b"more")
-        return stream
+        return found
 
-    monkeypatch.setattr(creation, "open_url", grow)
+    monkeypatch.setattr(creation, "stream_identity", grow)
     with pytest.raises(SourceError, match="changed while it was read"):
         outline("files")
 
