@@ -216,7 +216,13 @@ def _encode_field(
     if handler is None:
         handler = default_handlers.get(extension) or find_plugin("webdataset.encoders", extension)
     if isinstance(value, _WRITTEN) and not (isinstance(value, str) and getattr(handler, "takes_text", False)):
-        return _encode_bytes(value, layers)
+        if isinstance(value, str) and extension in _ARRAYS and handler is default_handlers.get(extension):
+            # what is no text can be read as none
+            raise EncodingError(f"text is no content of {extension!r}: pass an array, or its bytes", field=name)
+        try:
+            return _encode_bytes(value, layers)
+        except UnicodeEncodeError as error:
+            raise EncodingError(f"a text that UTF-8 cannot hold: {describe_error(error)}", field=name) from error
     try:
         written = handler(value)  # type: ignore[misc]  # None is told below, where it costs nothing
     except (EncodingError, MissingExtra) as error:
@@ -231,6 +237,7 @@ def _encode_field(
     return _compress_layers(written, layers) if layers else written
 
 
+_ARRAYS = frozenset(["npy", "npz", "ten", "tb", "tenbin", "safetensors"])
 # by type of a value, an extension that holds it; json for others
 _EXTENSIONS = {"int": "cls", "ndarray": "npy", "Tensor": "npy", "Image": "jpg"}
 

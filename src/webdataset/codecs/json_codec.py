@@ -87,6 +87,7 @@ def json_dumps(value: object) -> bytes:
             as it is, any other as a JSON string.
 
     Raises:
+        EncodingError: two keys of a dictionary that have one name in JSON, such as 1 and "1".
         TypeError: a value that JSON does not have.
     """
     if isinstance(value, str) and _is_json(value):
@@ -108,7 +109,30 @@ def json_value_dumps(value: object) -> bytes:
         # msgspec writes NaN as null
         if b"null" not in written:
             return written
-    return json.dumps(value, separators=(",", ":"), default=_number).encode("ascii")
+    text = json.dumps(value, separators=(",", ":"), default=_number).encode("ascii")
+    _refuse_same_names(value)
+    return text
+
+
+def _refuse_same_names(value: object) -> None:
+    """Refuse dictionaries with two keys that JSON, all of whose names are text, has one name for: one would be lost.
+
+    Args:
+        value: what ``json`` has written.
+
+    Raises:
+        EncodingError: such as 1 and "1".
+    """
+    if isinstance(value, dict):
+        if not all(isinstance(name, str) for name in value):
+            names: dict[str, object] = json.loads(json.dumps(dict.fromkeys(value)))
+            if len(names) < len(value):
+                raise EncodingError(f"two keys of a dictionary have one name in JSON: {list(value)!r:.200}")
+        for member in value.values():
+            _refuse_same_names(member)
+    elif isinstance(value, list | tuple):
+        for member in value:
+            _refuse_same_names(member)
 
 
 def _is_json(text: str) -> bool:

@@ -277,3 +277,34 @@ def test_images_that_are_encoded_again_are_told_once():
     ) as caught:
         list(map(encoder, [{"__key__": "a", "__url__": "s.tar", "x.jpg": image}] * 3))
     assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    "value", [{"1": 1, 1: 2}, [{"a": {True: 1, "true": 2}}], {None: 1, "null": 2}, {"x": ({1.5: 0, "1.5": 1},)}]
+)
+def test_keys_that_have_one_name_in_json(value):
+    """Two keys that JSON would write as one name are refused: reading gives the last one only."""
+    for field in ("json", "jsonl"):
+        with pytest.raises(EncodingError, match="one name in JSON"):
+            encode_based_on_extension({field: [value]}, default_handlers)
+    assert json.loads(encode_based_on_extension({"json": {1: 1, "2": 2}}, default_handlers)["json"]) == {"1": 1, "2": 2}
+
+
+@pytest.mark.parametrize("field", ["npy", "npz", "ten", "tenbin", "safetensors", "npy.gz", "x.npy"])
+def test_text_is_no_array(field):
+    """A text in the place of an array is refused: it would be written, and could not be read."""
+    with pytest.raises(EncodingError, match="text is no content of"):
+        encode_based_on_extension({field: "1 2 3"}, default_handlers)
+
+
+@pytest.mark.parametrize("field", ["txt", "cls", "txt.gz", "html", "yaml"])
+def test_half_of_a_surrogate_pair(field):
+    """A text that UTF-8 cannot hold is an error of the field."""
+    with pytest.raises(EncodingError) as caught:
+        make_encoder(True)({"__key__": "a", field: "x\ud800"})
+    assert (caught.value.key, caught.value.field) == ("a", field)
+
+
+def test_half_of_a_surrogate_pair_in_json():
+    """JSON has an escape for it."""
+    assert json.loads(make_encoder(True)({"__key__": "a", "json": "x\ud800"})["json"]) == "x\ud800"
