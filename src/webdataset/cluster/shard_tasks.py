@@ -228,14 +228,19 @@ class _OutputTask:
             url=self._url,
         )
 
-    def _check_other(self, stored: StoredIdentity, digest: str) -> None:
-        """Raise where another task wrote what is stored now, and has described it already.
+    def _check_other(self, stored: StoredIdentity, digest: str, receipt: Record) -> None:
+        """Raise where another task has described what is stored now, and it is not what this task wrote.
+
+        A store keeps the later of two objects, and the earlier task may describe it for its own: such a receipt is
+        replaced, since a later run would take what is stored for the output of another function.
 
         Raises:
             FlowError: it is not what this task wrote.
         """
         described = (read_receipt(self._url) or {}).get("output", {})
         if StoredIdentity.from_json(described) == stored and described.get("blake2b") != digest:
+            if hash_object(self._url) == digest:
+                write_receipt(self._url, receipt)
             raise self._make_difference_error()
 
     def _check_inputs(self) -> None:
@@ -251,7 +256,6 @@ class _OutputTask:
                 f"the output has {stored.size} bytes, and {target.size} were written: another writer replaced it",
                 url=self._url,
             )
-        self._check_other(stored, target.hexdigest())
         output = {"name": redact(file_name(self._url)), "size": target.size, "blake2b": target.hexdigest()}
         from webdataset import __version__  # noqa: PLC0415  the root package
 
@@ -273,6 +277,7 @@ class _OutputTask:
             quarantine=quarantine,
             run=run,
         )
+        self._check_other(stored, target.hexdigest(), receipt)
         write_receipt(self._url, receipt)
 
 

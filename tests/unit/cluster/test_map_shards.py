@@ -13,9 +13,11 @@ import webdataset as wds
 from support import mapped
 from support.mapped import make_shards, read_outputs
 from webdataset.cluster import map_shards as mapping
+from webdataset.cluster import receipts, shard_tasks
 from webdataset.cluster.job_engines import SerialEngine
 from webdataset.cluster.receipts import receipt_url
 from webdataset.cluster.shard_jobs import ShardJob
+from webdataset.cluster.stored_files import identify_object
 from webdataset.core.errors import JobFailed, NoShards, NotFound, UsageError
 
 COUNTS = [7, 0, 12, 1, 5, 30]
@@ -407,3 +409,33 @@ def test_an_engine_that_loses_results_is_told_of(shards, tmp_path):
         2: "the output was made, and is no",
         4: "the engine gave no result",
     }
+
+
+def test_a_receipt_of_another_run_for_what_this_run_stored(shards, monkeypatch):
+    """Two runs that write one name of a store: the receipt that the earlier one leaves for the later one's object goes.
+
+    Otherwise the earlier run, made again, would take the other's samples for its own.
+    """
+    run = (
+        lambda mark, **given: wds.map_shards(  # noqa: E731
+            mapped.tag, shards[:1], "memory://two-runs/{stem}.tar", params={"mark": mark}, **given
+        )
+    )
+    first = run("a")
+    (url,) = first.outputs.values()
+    receipt = receipts.read_receipt(url)
+    check = shard_tasks._OutputTask._check_inputs
+
+    def describe_for_the_first(task):
+        """Describe the object of the later run as the earlier one does that stored its own just before."""
+        check(task)
+        stored = identify_object(url).to_json()
+        receipts.write_receipt(url, {**receipt, "output": {**receipt["output"], **stored}})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_tasks._OutputTask, "_check_inputs", describe_for_the_first)
+        with pytest.raises(JobFailed, match="two tasks made different outputs"):
+            run("b")
+    again = run("a")
+    assert not again.skipped
+    assert {sample["tag"] for sample in wds.WebDataset(url, shardshuffle=False)} == {b"a"}
