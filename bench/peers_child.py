@@ -39,6 +39,7 @@ class Way(NamedTuple):
 WAYS = {
     "ours": Way("this library", "ours", "read_tars"),
     "elastic": Way("this library, `elastic()`", "ours", "read_tars", "elastic"),
+    "mapped": Way("this library, `memory_map=True`", "ours", "read_tars", "mapped"),
     "1.0.2": Way("webdataset 1.0.2", "1.0.2", "read_tars"),
     "litdata": Way("litdata, views of its mapped file", "litdata", "read_litdata", places=(0, 8, 20, 40)),
     "litdata_bytes": Way("litdata, bytes", "litdata", "read_litdata", "copied", (0, 8, 20, 40)),

@@ -81,8 +81,9 @@ ROWS_OF: dict[str, tuple[Row, ...]] = {
         Row("raw iteration W4, gzip", "raw W4", "ratio", 28, 36),
     ),
     "raw_litdata": (
-        Row("raw iteration W1, litdata's memory views being 1", "raw W1 litdata", "ratio", 1, 0.8, smaller=True),
-        Row("the same, copies of its views being 1", "raw W1 litdata", "ratio_copied", None, None, smaller=True),
+        Row("views of mapped shards W1, litdata's being 1", "raw W1 litdata", "ratio_mapped", 1, 0.8, smaller=True),
+        Row("bytes W1, litdata's views being 1", "raw W1 litdata", "ratio", None, None, smaller=True),
+        Row("bytes W1, copies of litdata's views being 1", "raw W1 litdata", "ratio_copied", None, None, smaller=True),
     ),
     "limit": (
         Row("share of the readinto limit W1", "limit W1", "ratio", 0.40, 0.55),
@@ -173,6 +174,8 @@ ROWS_OF: dict[str, tuple[Row, ...]] = {
         ),
         Row("consumer's CPU a batch of 64, torch's DataLoader being 1", "loader consumer", "ratio", 1.1, 0.6, True),
         Row("80 KB of bytes through processes, bare reading being 1", "loader bytes", "ratio", 2.5, 2, smaller=True),
+        Row("the same as views of mapped shards", "loader bytes", "ratio_mapped", 2.5, 1.5, smaller=True),
+        Row("mapped shards W1, bare reading being 1", "loader bytes", "plain_mapped", None, None, smaller=True),
     ),
     "free_threading": (
         Row("two threads of a free-threaded Python, W2, one being 1", "free threading raw", "faster", 1.7, 1.85),

@@ -15,9 +15,15 @@ def elastic(shards, _folder):
     return wds.WebDataset(shards, shardshuffle=False).elastic()
 
 
+def mapped(shards, _folder):
+    """Return the samples in order, as memoryviews of the mapped shards."""
+    return wds.WebDataset(shards, shardshuffle=False, memory_map=True)
+
+
 def samples(sample):
     """Yield the sample."""
     yield sample["__key__"], {name: value for name, value in sample.items() if not name.startswith("__")}
 
 
-READERS = {"plain": Reader(plain, None, samples), "elastic": Reader(elastic, None, samples)}
+READERS = {name: Reader(function, None, samples) for name, function in {"plain": plain, "elastic": elastic}.items()}
+READERS["mapped"] = Reader(mapped, None, samples)

@@ -240,7 +240,7 @@ def test_file_that_gives_less_than_is_asked(pieces):
     buf, pos, base, sample, key, start, more = os.read(reading, 512), 0, 0, None, None, 0, True
     while more:
         buf, pos, base, sample, key, start, more = core.take(
-            buf, pos, base, sample, key, start, taken, [], reading, len(content), 50_000
+            buf, pos, base, sample, key, start, taken, [], reading, len(content), 50_000, None
         )
         assert buf == content[base : base + len(buf)]
     # a pipe may end a chunk anywhere: what is left is Python's

@@ -306,7 +306,7 @@ class Encoder:
                     encoded[name] = value
                 else:
                     encoded[name] = _encode_field(value, name, *known, handlers)
-                    if known[0] in _LOSSY and not self._warned and "__url__" in sample and type(value) is not str:
+                    if known[0] in _LOSSY and not self._warned and "__url__" in sample and type(value) not in _WRITTEN:
                         self._warn_lossy(name)
         except WebDatasetError as error:
             key = sample.get("__key__")

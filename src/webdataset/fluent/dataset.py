@@ -57,8 +57,8 @@ class WebDataset(DataPipeline, FluidInterface):
         cache_revalidate: when the store is asked whether a cached shard is still the same: ``never``, ``once`` in each
             process, ``always``; None is ``WDS_CACHE_REVALIDATE``.
         **reading: ``keys``, ``duplicates``, ``split_samples``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``,
-            ``limits``, ``storage_options``, ``where`` (an expression, as ``"json.width >= 512"``: only samples for
-            which it holds are given; see docs/where.md); see
+            ``limits``, ``storage_options``, ``memory_map``, ``where`` (an expression, as
+            ``"json.width >= 512"``: only samples for which it holds are given; see docs/where.md); see
             :class:`webdataset.samples.sample_reader.Reading`.
 
     Raises:

@@ -9,7 +9,7 @@ again: name, kind and size must still stand before the payload.
 Never gives bytes that are not proved to be the sample's.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from zlib import adler32
 
 from webdataset.core import errors
@@ -68,24 +68,32 @@ def fetch_sample(
     return sample
 
 
-def _view_payloads(fields: Sequence[FieldEntry], ranges: RandomAccess) -> dict[int, memoryview]:
-    """Return fields as memoryviews by offset: of the file where it is local, else of copied bytes."""
-    if not isinstance(ranges, LocalRanges):
-        return {offset: memoryview(payload) for offset, payload in _read_payloads(fields, ranges).items()}
-    from webdataset.index.mapped_fields import MappedFields  # noqa: PLC0415  few programs map files
+def _view_payloads(fields: Sequence[FieldEntry], ranges: RandomAccess) -> Mapping[int, memoryview]:
+    """Return fields as memoryviews by offset: of the file where it can be mapped, else of copied bytes.
 
-    mapped = ranges.mapped if isinstance(ranges.mapped, MappedFields) else MappedFields(ranges)
-    ranges.mapped = mapped
-    views = mapped.view_fields(fields)
-    if views is None:
+    Headers are read and compared as for bytes.
+    """
+    view = _map_ranges(ranges) if isinstance(ranges, LocalRanges) else None
+    if view is None:
         return {offset: memoryview(payload) for offset, payload in _read_payloads(fields, ranges).items()}
+    walked = getattr(ranges, "walked", False)
     for field in fields:
-        header = mapped.read_header(field)
-        if not ranges.walked or not _is_same_header(header, 0, field.member, field.size):
+        header = ranges.read_at(field.offset - BLOCK, BLOCK) if field.offset >= BLOCK else b""
+        if not walked or not _is_same_header(header, 0, field.member, field.size):
             check_header(header, field)
-        if len(views[field.offset]) != field.size:
+        if field.offset + field.size > len(view):
             raise stale_error(f"the shard ends before the end of {field.member!r}", offset=field.offset)
-    return views
+    return {field.offset: view[field.offset : field.offset + field.size] for field in fields}
+
+
+def _map_ranges(ranges: LocalRanges) -> memoryview | None:
+    """Return a view of a whole open shard, which is mapped once; None where it cannot be mapped."""
+    from webdataset.samples.mapped_shard import map_file  # noqa: PLC0415  few programs map files
+
+    if ranges.mapped is None:
+        ranges.mapped = map_file(ranges.descriptor, ranges.url)
+    view = ranges.mapped
+    return view if view is not None and len(view) == ranges.length else None
 
 
 def _reread_fields(fields: Sequence[FieldEntry], ranges: LocalRanges, sample: Sample) -> bool:

@@ -14,7 +14,7 @@ import os
 import pickle
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ LEAST_BYTES = 1 << 13
 # of a worker; each costs the consumer a descriptor
 _MOST_MAPS = 24
 
+T = TypeVar("T")
 Reference: TypeAlias = tuple[int, int, int]
 """Which map, the offset in it, the length."""
 
@@ -66,7 +67,7 @@ class ViewSender:
 
     def __init__(self, pipe: MessagePipe) -> None:
         self._pipe = pipe
-        # number, and where it lies here; a map that was let go has lost its entry
+        # number, and its address here; a map that was let go has lost its entry
         self._maps: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._refused: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._announced: set[int] = set()
@@ -87,10 +88,10 @@ class ViewSender:
         if found or beside:
             self._pipe.send(pickle.dumps(("views", found, beside)))
 
-    def _take_views(self, values: list[Any], views: Sequence[object]) -> list[tuple[int, Reference]]:
+    def _take_views(self, values: list[T], views: Sequence[object]) -> list[tuple[int, Reference]]:
         """Take values out of a list that are views of mapped files; return their places, and what stands for them."""
         found: list[tuple[int, Reference]] = []
-        others: list[Any] = []
+        others: list[T] = []
         for place, (value, view) in enumerate(zip(values, views, strict=True)):
             reference = self._refer(view) if type(view) is memoryview else None
             if reference is None:
@@ -216,7 +217,7 @@ class ViewReceiver:
         return list(_merge_views(iter(buffers), found)), _merge_views(payloads, beside)
 
 
-def _merge_views(values: Iterator[Any], views: list[tuple[int, memoryview]]) -> Iterator[Any]:
+def _merge_views(values: Iterator[T], views: list[tuple[int, memoryview]]) -> Iterator[T | memoryview]:
     """Yield values, and views each at its place."""
     number = 0
     for place, view in views:

@@ -133,8 +133,7 @@ class LinkTargets:
         while scanner.error is None:
             piece = self._read_at(scanner.offset, scanner.want)
             for _, payload, _ in scanner.feed(piece):
-                whole: bytes = payload
-                return whole
+                return payload
             if not piece:
                 break
         return None

@@ -16,16 +16,18 @@ import stat
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from webdataset.samples.address import Address
-from webdataset.samples.grouping import Sample, Shard
+from webdataset.samples.grouping import Shard
 from webdataset.samples.native_core import NativeTaker
 from webdataset.samples.reading_rules import TarReadingRules
 from webdataset.samples.seekable_source import can_seek
 from webdataset.samples.shard_reader import ShardReader
 from webdataset.storage.streams import FileIdentity, LocalFileStream, file_identity
 from webdataset.tar.member_assembly import Member
+
+T = TypeVar("T")
 
 
 class MappedFile(NamedTuple):
@@ -52,7 +54,7 @@ class MappedFile(NamedTuple):
 # of all maps of this process that are in use
 _files: "weakref.WeakKeyDictionary[mmap.mmap, MappedFile]" = weakref.WeakKeyDictionary()
 # a map that keeps no descriptor of its own: since Python 3.13
-_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+_OPTIONS = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 class _FileSource:
@@ -185,12 +187,12 @@ class MappedShardReader(ShardReader):
             yield self._view_payloads(some)
 
     def _view_payloads(self, members: list[Member]) -> list[Member]:
-        if not self.is_mapped or all(type(payload) is memoryview for _, payload, _ in members):
+        if not self.is_mapped:
             return members
-        return [(name, memoryview(payload), offset) for name, payload, offset in members]
+        return [(name, memoryview(payload), offset) for name, payload, offset in members]  # type: ignore[misc]  # see Member
 
 
-def view_lists(lists: Iterator[tuple[list[Any], list[int]]], reader: object) -> Iterator[tuple[list[Any], list[int]]]:
+def view_lists(lists: Iterator[tuple[list[T], list[int]]], reader: object) -> Iterator[tuple[list[T], list[int]]]:
     """Yield lists of samples whose fields are memoryviews, whatever they were read by.
 
     Args:
@@ -204,7 +206,7 @@ def view_lists(lists: Iterator[tuple[list[Any], list[int]]], reader: object) -> 
         del samples
 
 
-def view_fields(samples: Iterable[Sample | None]) -> None:
+def view_fields(samples: Iterable[object]) -> None:
     """Put memoryviews in the place of the bytes of samples.
 
     Args:

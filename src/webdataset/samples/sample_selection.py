@@ -6,7 +6,7 @@ read, and where a run can be resumed, is the same whether all samples of the sha
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from webdataset.core.error_handlers import should_continue
 from webdataset.core.errors import SampleError
@@ -72,7 +72,7 @@ def select_samples(
         del samples
 
 
-def list_payloads(sample: "Sample") -> dict[str, Any]:
+def list_payloads(sample: "Sample") -> dict[str, bytes]:
     """Return the fields of a sample as it was read: what stands in the shard, and not its key, its url and the like.
 
     Args:

@@ -219,7 +219,7 @@ class LocalRanges:
         identity: size and time of the last change when it was opened.
         walked: whether all headers of this open file have been verified.
         descriptor: of the open file.
-        mapped: what gives parts of a map of it; None before it is mapped.
+        mapped: a memoryview of all of it; None where it was not mapped.
 
     Raises:
         NotFound: no such file.
@@ -229,7 +229,7 @@ class LocalRanges:
 
     latency_bytes = 16 * 1024
     walked = False
-    mapped: object | None = None
+    mapped: memoryview | None = None
 
     def __init__(self, path: str, url: str | None = None) -> None:
         self.url = url or path

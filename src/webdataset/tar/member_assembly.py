@@ -6,7 +6,7 @@ caller. Errors are raised here; the scanner keeps them until it has given the me
 
 import io
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from webdataset.core import errors
 from webdataset.tar import header, sparse
@@ -38,7 +38,7 @@ RECORD = 10240
 _ZERO_RECORDS = bytes(2 * RECORD)
 
 # name, payload (a memoryview where the file is mapped), offset of the first header
-Member = tuple[str, Any, int]
+Member = tuple[str, bytes, int]
 Admit = Callable[[str], str | None]
 
 
@@ -371,7 +371,8 @@ class MemberAssembly:
         mapped = self.mapped
         if mapped is not None and body.kind in REGULAR and not body.layout and place + body.size <= len(mapped):
             if body.name is not None:
-                members.append((body.name, mapped[place : place + body.size], body.offset))
+                part = mapped[place : place + body.size]
+                members.append((body.name, part, body.offset))  # type: ignore[arg-type]  # see Member
             return start + (body.size + 511 & -512)
         if stop > len(buf):
             return self._begin(body, start)

@@ -309,7 +309,8 @@ class TarScanner(MemberAssembly):
                         self._parts.append(buf[start:end])
                     return end
                 if path is not None:
-                    append((path, mapped[base + start : base + stop] if mapped else buf[start:stop], offset))
+                    payload = mapped[base + start : base + stop] if mapped else buf[start:stop]
+                    append((path, payload, offset))  # type: ignore[arg-type]  # see Member
                 pos = start + (size + 511 & -512)
             elif tail == pax_tail and lead < 0 and self._indifferent(buf, head, pos, base):
                 lead = base + pos
