@@ -341,6 +341,8 @@ def describe_value(value):
         return [describe_value(part) for part in value]
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
+    if isinstance(value, memoryview):
+        return describe_value(bytes(value))
     if hasattr(value, "numpy"):
         return describe_value(value.numpy())
     return repr(value) if type(value).__repr__ is not object.__repr__ else type(value)

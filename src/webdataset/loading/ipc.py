@@ -27,6 +27,7 @@ from webdataset.loading.mapped_views import ViewReceiver, ViewSender, is_plain_v
 from webdataset.loading.message_pipe import MessagePipe, share_memory
 from webdataset.loading.shared_memory import Leases, MemoryBlock, as_array
 from webdataset.loading.worker import WindowCredit, WindowPart
+from webdataset.samples.mapped_shard import has_mapped_files
 from webdataset.samples.native_core import PackValues, find_native
 
 if TYPE_CHECKING:
@@ -292,7 +293,8 @@ class PartSender:
         self._pack: PackValues | None = None if core is None else core.pack_values
         self._segments: dict[int, mmap.mmap] = {}
         self._free: list[int] = []
-        self._views = ViewSender(pipe)
+        # where views of mapped shards were sent
+        self._views: ViewSender | None = None
 
     def release_segment(self, number: int) -> None:
         """Take note that the consumer needs a segment no more."""
@@ -314,7 +316,8 @@ class PartSender:
                 f"a sample cannot be sent from a worker process, since it cannot be pickled ({why}): take "
                 "the field out before the loader, or use mode='threads'"
             ) from error
-        if buffers or payloads:
+        if (buffers or payloads) and has_mapped_files():
+            self._views = self._views or ViewSender(self._pipe)
             self._views.refer_to(buffers, payloads)
         if not buffers and not payloads and len(content) <= _INLINE_BYTES:
             self._pipe.send(_INLINE_ALONE.pack(_PART, 1, len(content)), content)
@@ -373,7 +376,7 @@ class PartReceiver:
         self._largest = 0
         # number and size of one that was announced, and whose descriptor has not come yet
         self._announced: tuple[int, int] | None = None
-        self._views = ViewReceiver(pipe)
+        self._views: ViewReceiver | None = None
 
     def release_segments(self) -> list[int]:
         """Return the numbers of segments that the worker can use again, and was not told of."""
@@ -391,10 +394,12 @@ class PartReceiver:
             SharedMemoryError: memory cannot be mapped here.
             FlowError: a sample that cannot be unpickled.
         """
-        if self._announced is not None or self._views.awaited is not None:
+        views = self._views
+        if self._announced is not None or (views is not None and views.awaited is not None):
             if self._announced is not None:
                 self._receive_segment(*self._announced)
-            self._views.receive_file()
+            elif views is not None:
+                views.receive_file()
             return None
         message = self.pipe.receive_in_time()
         if message is None:
@@ -402,19 +407,25 @@ class PartReceiver:
         if message[0] == _PART:
             _, count = _INLINE.unpack_from(message)
             if count == 1:
-                return _unpickle(memoryview(message)[_INLINE.size + 4 :], *self._views.insert_views([], iter(())))
+                return _unpickle(memoryview(message)[_INLINE.size + 4 :], [], iter(()), self._views)
             sizes = struct.unpack_from(f"<{count}I", message, _INLINE.size)
             stops = itertools.accumulate(sizes, initial=_INLINE.size + 4 * count)
-            content, *views = [memoryview(message)[a:b] for a, b in itertools.pairwise(stops)]
-            return _unpickle(content, *self._views.insert_views(list(map(bytearray, views)), iter(())))
+            content, *pieces = [memoryview(message)[a:b] for a, b in itertools.pairwise(stops)]
+            return _unpickle(content, list(map(bytearray, pieces)), iter(()), self._views)
         if message[0] == _FAR_PART:
             return self._receive_far(message)
-        kind, number, *rest = pickle.loads(message)  # noqa: S301  our own worker's
-        if kind == "segment":
-            self._receive_segment(number, *rest)
-        elif not self._views.take(kind, (number, *rest)):
-            del self._segments[number]
+        self._take_order(*pickle.loads(message))  # noqa: S301  our own worker's
         return None
+
+    def _take_order(self, kind: str, number: int, *rest: object) -> None:
+        """Take what a message says of segments, or of views."""
+        if kind == "segment":
+            self._receive_segment(number, cast("int", rest[0]))
+        elif kind == "forget":
+            del self._segments[number]
+        else:
+            self._views = self._views or ViewReceiver(self.pipe)
+            self._views.take(kind, (number, *rest))
 
     def _receive_segment(self, number: int, size_bytes: int) -> None:
         """Receive the descriptor of a segment, or take note that it is to come."""
@@ -438,7 +449,7 @@ class PartReceiver:
         if count == 1:
             try:
                 with memoryview(block.memory) as content:
-                    return _unpickle(content[: sizes[0]], *self._views.insert_views([], payloads))
+                    return _unpickle(content[: sizes[0]], [], payloads, self._views)
             finally:
                 self._copied.append(number)
         lent = block.lend(self._loans, number)
@@ -446,14 +457,17 @@ class PartReceiver:
         if len(self._segments) > self._most:
             lent = lent[: starts[count]].copy()
         first, *others = [lent[start : start + size] for start, size in zip(starts, sizes[:count], strict=False)]
-        return _unpickle(first, *self._views.insert_views(others, payloads))
+        return _unpickle(first, others, payloads, self._views)
 
 
 def _unpickle(
     content: "memoryview | npt.NDArray[np.uint8]",
     buffers: Sequence[object],
     payloads: Iterator[bytes | memoryview],
+    views: ViewReceiver | None,
 ) -> WindowPart:
+    if views is not None:
+        buffers, payloads = views.insert_views(buffers, payloads)
     try:
         packed: Packed = pickle.loads(content, buffers=buffers)  # type: ignore[arg-type]  # noqa: S301  our own worker's
     except Exception as error:  # whatever unpickling a user's object raises

@@ -159,8 +159,8 @@ class ViewReceiver:
         # of the part that comes next: of its buffers, and of its payloads
         self._views: Sequence[list[tuple[int, memoryview]]] = ()
 
-    def take(self, kind: str, values: tuple[object, ...]) -> bool:
-        """Take a message, if it is about views.
+    def take(self, kind: str, values: tuple[object, ...]) -> None:
+        """Take a message: ``map``, ``unmap`` or ``views``.
 
         Raises:
             ShardChanged: a file was written to.
@@ -171,11 +171,8 @@ class ViewReceiver:
             self.receive_file()
         elif kind == "unmap":
             self._maps.pop(values[0], None)  # type: ignore[call-overload]
-        elif kind == "views":
-            self._views = [self._cut_views(places) for places in values]  # type: ignore[arg-type]
         else:
-            return False
-        return True
+            self._views = [self._cut_views(places) for places in values]  # type: ignore[arg-type]
 
     def _cut_views(self, places: list[tuple[int, Reference]]) -> list[tuple[int, memoryview]]:
         maps = self._maps

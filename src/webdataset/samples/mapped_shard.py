@@ -101,6 +101,11 @@ def map_file(descriptor: int, path: str) -> memoryview | None:
     return memoryview(mapped)
 
 
+def has_mapped_files() -> bool:
+    """Tell whether any file is mapped here."""
+    return bool(_files)
+
+
 def find_mapped_file(view: memoryview) -> MappedFile | None:
     """Return which file a view is of; None for a view of other memory."""
     owner = view.obj

@@ -381,7 +381,8 @@ class Reading(PicklesProfiles):
             check_policy(self.split_samples)
             # it checks what it takes
             self.grouper()
-        check_flags(memory_map=self.memory_map)
+        if self.memory_map is not False:
+            check_flags(memory_map=self.memory_map)
         if (self.select_files, self.rename_files, self.trust) != (None, None, None):
             self._check_names()
         if not isinstance(self.limits, Limits):

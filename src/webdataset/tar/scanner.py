@@ -245,17 +245,9 @@ class TarScanner(MemberAssembly):
         self._rest = buf[pos:] if pos < end else b""
         body = self._body
         self.coming = body.name if body is not None and self._need >= LARGE and body.kind in REGULAR else None
-        self._chunk = self._choose_chunk(large=large)
-
-    def _choose_chunk(self, *, large: bool) -> int:
-        """Return how many bytes to ask for next.
-
-        Args:
-            large: a large body was read alone: then the next header is, too; else chunks grow towards whole ones.
-        """
-        if self._mapped_length and self._skip >= _GONE_PAST:
-            return _BETWEEN
-        return 0 if large else min(self.largest_chunk, (self._chunk or self.largest_chunk) * 2)
+        # after an exact read of a large body, ask for the next header alone; else grow towards whole chunks
+        chunk = 0 if large else min(self.largest_chunk, (self._chunk or self.largest_chunk) * 2)
+        self._chunk = _BETWEEN if self._mapped_length and self._skip >= _GONE_PAST else chunk
 
     def _take(self, taker: Taker, buf: bytes, pos: int, base: int) -> tuple[bytes, int, int, int]:
         """Let the taker take what it can; return where it stopped, and how far to read here before it is asked again.

@@ -1,10 +1,16 @@
 """What ``loader.epoch`` says: the number of the epoch that the next iteration gives, whatever the kind of workers."""
 
+from typing import Any
+
 import pytest
 
 import webdataset as wds
 
-MODES = {"none": {}, "threads": {"workers": 2}, "processes": {"workers": 2, "mode": "processes"}}
+MODES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "threads": {"workers": 2},
+    "processes": {"workers": 2, "mode": "processes"},
+}
 
 
 @pytest.fixture
