@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.browsers import PATHS, WAITS, Browser, run_playwright
+from support.browsers import WAITS, Browser, WatchedPage, wait_until
 from support.command import SRC
 from support.view_command import RunningViewer
 from webdataset.testing.archives import END, header, member
@@ -151,61 +151,18 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningViewer]:
         yield running
 
 
-@pytest.fixture(scope="module", params=["chromium", "firefox"])
-def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
-    """One Chromium, then one Firefox, for all tests."""
-    if not PATHS[request.param].exists():
-        pytest.skip(f"{PATHS[request.param].name} is not installed")
-    with run_playwright() as play:
-        browser = Browser(play, request.param)
-        yield browser
-        browser.close()
-
-
-def wait_until(page: Any, expression: str) -> None:
-    """Wait until an expression is true; the page's policy forbids that it evaluates one by itself."""
-    for _ in range(WAITS // 50):
-        if page.evaluate(expression):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never true: {expression}")
-
-
-class Watched:
-    """A page, and everything that it must not do.
+class Watched(WatchedPage):
+    """A page of a viewer.
 
     Args:
-        browser: of playwright.
+        browser: that opens it.
         viewer: whose page it is.
         options: of the context.
     """
 
     def __init__(self, browser: Browser, viewer: RunningViewer, **options: Any) -> None:
-        self.context = browser.new_context(viewport={"width": 1300, "height": 800}, **options)
-        self.context.set_default_timeout(WAITS)
-        self.page = self.context.new_page()
+        super().__init__(browser, [f"http://127.0.0.1:{viewer.port}/"], **options)
         self.viewer = viewer
-        self.expected: tuple[str, ...] = ()
-        self.wrong: list[str] = []
-        self.dialogs: list[str] = []
-        self.page.on("dialog", self._close)
-        self.page.on("pageerror", lambda error: self.wrong.append(f"exception: {error}"))
-        self.page.on(
-            "console",
-            lambda line: (
-                line.type in ("error", "warning")
-                and self.wrong.append(f"{line.type}: {line.text} {line.location.get('url', '')}")
-            ),
-        )
-        self.page.on("request", self._check)
-
-    def _close(self, dialog: Any) -> None:
-        self.dialogs.append(dialog.message)
-        dialog.dismiss()
-
-    def _check(self, request: Any) -> None:
-        if not request.url.startswith((f"http://127.0.0.1:{self.viewer.port}/", "data:", "blob:", "about:blank")):
-            self.wrong.append(f"request of {request.url}")
 
     def open(self, route: str = "/samples") -> Any:
         """Open a view with the token; return the page when its samples or its content are there."""
@@ -213,22 +170,6 @@ class Watched:
         self.page.goto(f"http://127.0.0.1:{self.viewer.port}/#token={self.viewer.token}&{route}")
         self.page.wait_for_selector(".view")
         return self.page
-
-    def check(self) -> None:
-        """Fail if the page did anything that it must not do."""
-        assert self.dialogs == []
-        assert [line for line in self.wrong if not any(text in line for text in self.expected)] == []
-        assert self.page.locator("#injected").count() == 0
-
-    def __enter__(self) -> "Watched":
-        return self
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        try:
-            if kind is None:
-                self.check()
-        finally:
-            self.context.close()
 
 
 def test_the_grid_shows_pictures_captions_and_facts(browser: Browser, viewer: RunningViewer) -> None:

@@ -4,10 +4,10 @@ Both are those of the distribution (``scripts/servers.sh`` installs them): playw
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 CHROMIUM: Final = Path("/usr/bin/chromium")
 FIREFOX: Final = Path("/usr/bin/firefox-esr")
@@ -85,3 +85,69 @@ def run_playwright() -> Iterator[Any]:
             os.environ["NODE_OPTIONS"] = before
         else:
             os.environ.pop("NODE_OPTIONS", None)
+
+
+def wait_until(page: Any, expression: str) -> None:
+    """Wait until an expression is true; a page's policy forbids that it evaluates one by itself."""
+    for _ in range(WAITS // 50):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {expression}")
+
+
+class WatchedPage:
+    """A page, and everything that it must not do.
+
+    Args:
+        browser: that opens it.
+        allowed: what urls that it requests begin with.
+        options: of the context.
+
+    Attributes:
+        page: of playwright.
+        expected: parts of messages of the console that are no fault.
+    """
+
+    def __init__(self, browser: Browser, allowed: Sequence[str], **options: Any) -> None:
+        self.context = browser.new_context(viewport={"width": 1300, "height": 800}, **options)
+        self.context.set_default_timeout(WAITS)
+        self.page = self.context.new_page()
+        self.expected: tuple[str, ...] = ()
+        self._allowed = (*allowed, "data:", "blob:", "about:blank")
+        self._wrong: list[str] = []
+        self._dialogs: list[str] = []
+        self.page.on("dialog", self._close)
+        self.page.on("pageerror", lambda error: self._wrong.append(f"exception: {error}"))
+        self.page.on(
+            "console",
+            lambda line: (
+                line.type in ("error", "warning")
+                and self._wrong.append(f"{line.type}: {line.text} {line.location.get('url', '')}")
+            ),
+        )
+        self.page.on("request", self._check)
+
+    def _close(self, dialog: Any) -> None:
+        self._dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    def _check(self, request: Any) -> None:
+        if not request.url.startswith(self._allowed):
+            self._wrong.append(f"request of {request.url}")
+
+    def check(self) -> None:
+        """Fail if the page did anything that it must not do."""
+        assert self._dialogs == []
+        assert [line for line in self._wrong if not any(text in line for text in self.expected)] == []
+        assert self.page.locator("#injected").count() == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        try:
+            if kind is None:
+                self.check()
+        finally:
+            self.context.close()

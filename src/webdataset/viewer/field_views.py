@@ -353,7 +353,8 @@ def _parse_json(content: _Content, most_bytes: int, *, full: bool) -> JsonObject
         record = json_loads(head)
     except (ValueError, RecursionError) as error:
         found = _decode_text(content, TEXT_BYTES if full else 4 * _CARD_CHARACTERS, None if full else _CARD_CHARACTERS)
-        return {**found, "note": f"it is no JSON: {clean_text(describe_error(error))[:200]}"}
+        reason = f"it is no JSON: {clean_text(describe_error(error))[:200]}"
+        return {**found, "note": "it is nested too deeply" if isinstance(error, RecursionError) else reason}
     return _show_json(record, head, full=full)
 
 

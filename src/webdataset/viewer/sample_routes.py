@@ -24,6 +24,9 @@ from webdataset.viewer.shard_pages import ShardView
 _MOST_SHARDS: Final = 1000
 _MOST_SAMPLES: Final = 200
 _MOST_BYTES: Final = 4096
+_MOST_CARD_FIELDS: Final = 64
+"""Of a sample that many are shown on a page: each costs a read."""
+_MOST_FIELDS: Final = 1000
 _NEIGHBOURS: Final = 32
 WALK_SECONDS: Final = 2.0
 """For which one request reads headers on the way to a sample that is far in a shard without an index."""
@@ -101,7 +104,7 @@ def sample_card(session: Session, side: str, shard: ShardView, ordinal: int, ent
         ordinal: its number.
         entry: where it is.
     """
-    fields = [field_card(shard, field) for field in entry.fields]
+    fields = [field_card(shard, field) for field in entry.fields[:_MOST_CARD_FIELDS]]
     return {
         "side": side,
         "shard": shard.number,
@@ -111,6 +114,7 @@ def sample_card(session: Session, side: str, shard: ShardView, ordinal: int, ent
         "size_bytes": sum(field.size for field in entry.fields),
         "document": any(field["kind"] == "document" for field in fields),
         "fields": fields,
+        "more_fields": max(0, len(entry.fields) - _MOST_CARD_FIELDS),
         "tags": list_tags(session, entry.key),
     }
 
@@ -238,7 +242,8 @@ class _SampleRoutes:
         side = read_text(request, "side", "a")
         shard, ordinal, entry = find_entry(self._session, request)
         card = sample_card(self._session, side, shard, ordinal, entry)
-        card["fields"] = [_describe_whole(shard, field) for field in entry.fields]
+        card["fields"] = [_describe_whole(shard, field) for field in entry.fields[:_MOST_FIELDS]]
+        card["more_fields"] = max(0, len(entry.fields) - _MOST_FIELDS)
         card["document"] = self._describe_document(shard, ordinal, entry, card["fields"])
         following = shard.page(ordinal + 1, 1).entries
         stop = following[0].offset if following and following[0].offset > entry.offset else None

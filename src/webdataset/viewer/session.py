@@ -48,6 +48,13 @@ class DatasetView:
         """Return the number of shards."""
         return len(self.urls)
 
+    @property
+    def short_name(self) -> str:
+        """The last part of the first shard's name, and how many other shards there are."""
+        first = redact(self.urls[0]) if self.urls else self.name
+        last = first.partition("?")[0].rstrip("/").rpartition("/")[2] or first
+        return last if len(self.urls) < 2 else f"{last} and {len(self.urls) - 1} more"
+
     def shard(self, number: int) -> ShardView:
         """Return a shard.
 
@@ -174,8 +181,8 @@ class Session:
 
     @property
     def title(self) -> str:
-        """What is shown, in one line."""
-        return " | ".join(side.name for side in self.sides.values())
+        """What is shown, in one line: the name of the first shard, and how many others there are."""
+        return " | ".join(side.short_name for side in self.sides.values())
 
     def side(self, name: str) -> DatasetView:
         """Return a side.

@@ -14,6 +14,8 @@ export { ApiError };
 export const connection = new EventTarget();
 
 const NEIGHBOURS = 32;
+const MOST_CARD_FIELDS = 64;
+const MOST_FIELDS = 1000;
 const MOST_MEDIA = 256 * 2 ** 20;
 const MOST_DECODED = 16 * 2 ** 20;
 const MOST_PIXELS = 60_000_000;
@@ -69,11 +71,12 @@ async function readField(shard, field, start = 0, stop = field.size_bytes) {
 
 async function cardOf(number, shard, entry, full) {
   const { kinds } = await list();
-  const fields = await Promise.all(entry.fields.map(async (field) => {
+  const most = full ? MOST_FIELDS : MOST_CARD_FIELDS;
+  const fields = await Promise.all(entry.fields.slice(0, most).map(async (field) => {
     if (entry.sparse) return { name: field.name, size_bytes: field.size_bytes, offset: field.offset, kind: 'binary', note: 'This sample has a sparse member, which a published viewer does not show.' };
     return describeField(field, (start, stop) => readField(shard, field, start, stop), kinds, full);
   }));
-  return { side: 'a', shard: number, ordinal: entry.ordinal, key: entry.key, offset: entry.offset, size_bytes: entry.fields.reduce((sum, field) => sum + field.size_bytes, 0), document: fields.some((field) => field.kind === 'document'), fields, tags: [], more_fields: entry.left };
+  return { side: 'a', shard: number, ordinal: entry.ordinal, key: entry.key, offset: entry.offset, size_bytes: entry.fields.reduce((sum, field) => sum + field.size_bytes, 0), document: fields.some((field) => field.kind === 'document'), fields, tags: [], more_fields: entry.left + Math.max(0, entry.fields.length - most) };
 }
 
 /* answers ------------------------------------------------------------------------------------------------------ */
@@ -109,7 +112,7 @@ async function sample({ shard: number, ordinal }) {
   const shard = await shardOf(number);
   const entry = await entryOf(shard, ordinal);
   const card = await cardOf(number, shard, entry, true);
-  const members = entry.fields.map(async (field) => {
+  const members = entry.fields.slice(0, MOST_FIELDS).map(async (field) => {
     const header = parseHeader(await readRange(shard.url, field.offset - 512, field.offset));
     return { name: field.member, header_offset: field.offset - 512, offset: field.offset, size_bytes: field.size_bytes, type: 'file', mode: header?.mode ?? null, mtime: header?.mtime ?? null, pax: {} };
   });

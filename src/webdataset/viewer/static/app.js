@@ -71,7 +71,7 @@ class App {
     this.search.addEventListener('search', () => { if (!this.search.value && route().q) this.submit(); });
     replace(root, h('header', { class: 'top' },
       iconButton('menu', 'Shards', () => root.classList.toggle('sidebar-open'), { class: 'icon-button menu-button' }),
-      h('a', { class: 'title', href: '#/samples', title }, h('span', { class: 'logo', 'aria-hidden': 'true' }), h('bdi', {}, shorten(title, 30))),
+      h('a', { class: 'title', href: '#/samples', title: this.dataset.sides.map((side) => shorten(side.name, 300)).join(' | ') }, h('span', { class: 'logo', 'aria-hidden': 'true' }), h('bdi', {}, shorten(title, 30))),
       this.nav, searchForm,
       h('div', { class: 'row tight top-tools' }, iconButton('half', 'Light, dark or as the system ( d )', () => this.turnTheme(), { class: 'icon-button theme-button' }), iconButton('help', 'Keys ( ? )', () => this.help()))),
     this.banner, this.chips, this.error,

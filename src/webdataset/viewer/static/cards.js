@@ -130,6 +130,8 @@ export function summary(field) {
   if (field.value !== undefined && field.value !== null) return typeof field.value === 'object' ? JSON.stringify(field.value) : String(field.value);
   if (Array.isArray(field.media?.shape)) return `${field.media.shape.join(' × ')} ${field.media.dtype ?? ''}`;
   if (field.media?.width) return `${field.media.width} × ${field.media.height}`;
+  if (field.size_bytes === null) return '';
+  if (field.size_bytes === 0) return 'empty';
   return formatBytes(field.size_bytes);
 }
 

@@ -2,11 +2,13 @@
 
 import { get } from './api.js';
 import { fieldView, documentView } from './fields.js';
-import { announce, failure, formatBytes, formatNumber, h, icon, iconButton, copyText, replace, shorten } from './dom.js';
+import { announce, baseName, countOf, failure, formatBytes, formatNumber, h, icon, iconButton, copyText, replace, shorten } from './dom.js';
 import { hexdump } from './hexdump.js';
 import { pipelineView } from './pipeline.js';
 import { addWhere, go, hrefOf, route } from './route.js';
 import { TagBar } from './tags.js';
+
+const PORTION = 60;
 
 export class Detail {
   /** @param {any} context the app */
@@ -161,7 +163,7 @@ export class Detail {
     const { sample } = this;
     if (!sample || !this.facts) return;
     const shard = this.context.shardName(sample.side, sample.shard) ?? `shard ${sample.shard}`;
-    replace(this.facts, h('span', { title: shard }, h('bdi', {}, shorten(shard, 44))), h('span', {}, `sample ${formatNumber(sample.ordinal)}`), h('span', { title: 'offset of its first member in the shard' }, `at byte ${formatNumber(sample.offset)}`), h('span', {}, formatBytes(sample.size_bytes)));
+    replace(this.facts, h('span', { title: shard }, h('bdi', {}, shorten(baseName(shard), 44))), h('span', {}, `sample ${formatNumber(sample.ordinal)}`), h('span', { title: 'offset of its first member in the shard' }, `at byte ${formatNumber(sample.offset)}`), h('span', {}, formatBytes(sample.size_bytes)));
   }
 
   fields(sample) {
@@ -172,8 +174,24 @@ export class Detail {
     const rest = sample.fields.filter((field) => !shown.has(field.name));
     const order = ['image', 'video', 'audio', 'text', 'class', 'number', 'document', 'json', 'array', 'svg', 'html', 'pickle', 'binary'];
     rest.sort((one, two) => order.indexOf(one.kind) - order.indexOf(two.kind));
-    made.push(...rest.map((field) => fieldView(sample, field, { onFilter, onBytes: () => go({ tab: 'raw' }) })));
+    made.push(...this.portion(sample, rest, 0, { onFilter, onBytes: () => go({ tab: 'raw' }) }));
+    if (sample.more_fields) made.push(h('p', { class: 'quiet' }, `${countOf(sample.more_fields, 'more field')}: see Members and bytes.`));
     if (!sample.fields.length) made.push(h('p', { class: 'quiet' }, 'This sample has no fields.'));
+    return made;
+  }
+
+  /** Fields from one on: a sample may have thousands, of which few are looked at. */
+  portion(sample, fields, start, options) {
+    const made = fields.slice(start, start + PORTION).map((field) => fieldView(sample, field, options));
+    const left = fields.length - start - PORTION;
+    if (left > 0) {
+      const more = h('button', { type: 'button', class: 'button', on: { click: () => {
+        const next = this.portion(sample, fields, start + PORTION, options);
+        more.replaceWith(...next);
+        next[0].querySelector('a, button')?.focus();
+      } } }, `Show ${formatNumber(Math.min(left, PORTION))} of ${countOf(left, 'more field')}`);
+      made.push(more);
+    }
     return made;
   }
 

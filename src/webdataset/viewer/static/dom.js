@@ -161,6 +161,9 @@ export function shorten(text, most = 40) {
   return `${text.slice(0, head)}…${text.slice(text.length - (most - 1 - head))}`;
 }
 
+/** @param {string} name a path or a url @returns {string} its last part */
+export const baseName = (name) => name.split(/[/\\]/).filter(Boolean).pop() ?? name;
+
 /** @param {string} text said by screen readers */
 export function announce(text) {
   const live = document.getElementById('live');

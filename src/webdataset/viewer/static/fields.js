@@ -3,7 +3,7 @@
 import { get, setSource } from './api.js';
 import { drawPeaks, fieldOf, summary, thumbnail, waveformOf } from './cards.js';
 import { histogram } from './charts.js';
-import { copyText, formatBytes, formatDuration, formatFigure, formatNumber, h, icon, iconButton, replace, shorten } from './dom.js';
+import { copyText, countOf, formatBytes, formatDuration, formatFigure, formatNumber, h, icon, iconButton, replace, shorten } from './dom.js';
 import { jsonTree, literal } from './json_tree.js';
 
 /** @typedef {import('./sources.js').Sample} Sample */
@@ -25,11 +25,16 @@ export function fieldView(sample, field, options) {
   setSource(download, 'payload', fieldOf(sample, field.name));
   return h('section', { class: `field field-${field.kind}`, 'aria-label': `Field ${shorten(field.name, 60)}`, data: { field: field.name } },
     h('header', { class: 'field-head' }, h('h3', {}, h('bdi', {}, shorten(field.name, 120))), h('span', { class: 'quiet' }, facts.filter(Boolean).join(' · ')), download),
+    field.note && kindNeedsNote(field) && h('p', { class: 'note field-note' }, icon('warn'), h('bdi', {}, shorten(field.note, 300))),
     show(sample, field, options));
 }
 
+// the views of these say it in their own words
+const kindNeedsNote = (field) => field.kind !== 'pickle' && (field.size_bytes !== 0 || !['text', 'json'].includes(field.kind));
+
 /** A picture that is fitted first, and zoomed by click, wheel and buttons. */
 export function imageView(sample, field) {
+  if (field.size_bytes === 0) return null;
   const pixels = (field.media?.width ?? 0) * (field.media?.height ?? 0);
   const whole = SHOWN_BY_BROWSERS.test(field.name) && pixels <= MOST_PIXELS;
   if (!whole) return h('div', { class: 'stage' }, thumbnail(sample, field, 1024));
@@ -52,8 +57,11 @@ export function imageView(sample, field) {
     zoom(scale ? 0 : fitted() < 1 ? 1 : 2);
     stage.scrollTo(x * image.clientWidth - stage.clientWidth / 2, y * image.clientHeight - stage.clientHeight / 2);
   });
-  image.addEventListener('error', () => replace(stage, thumbnail(sample, field, 1024)));
-  setSource(image, 'payload', fieldOf(sample, field.name));
+  image.addEventListener('error', () => {
+    replace(stage, thumbnail(sample, field, 1024));
+    stage.removeAttribute('tabindex');
+    tools.remove();
+  });
   stage.addEventListener('wheel', (event) => {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
@@ -67,9 +75,11 @@ export function imageView(sample, field) {
     event.stopPropagation();
   });
   drag(stage);
-  return h('div', { class: 'picture' }, stage, h('div', { class: 'zoom row tight' }, level,
+  const tools = h('div', { class: 'zoom row tight' }, level,
     iconButton('minus', 'Smaller', () => zoom((scale || fitted()) / 1.25)), iconButton('plus', 'Larger', () => zoom((scale || fitted()) * 1.25)),
-    h('button', { type: 'button', class: 'link', on: { click: () => zoom(1) } }, '100%'), h('button', { type: 'button', class: 'link', on: { click: () => zoom(0) } }, 'Fit')));
+    h('button', { type: 'button', class: 'link', on: { click: () => zoom(1) } }, '100%'), h('button', { type: 'button', class: 'link', on: { click: () => zoom(0) } }, 'Fit'));
+  setSource(image, 'payload', fieldOf(sample, field.name));
+  return h('div', { class: 'picture' }, stage, tools);
 }
 
 /** Let the pointer move what an element scrolls. */
@@ -201,17 +211,18 @@ export function documentView(sample) {
   const images = new Map(sample.fields.map((field) => [field.name, field]));
   const parts = sample.document.map((part) => {
     if (part.kind === 'text') return h('p', {}, h('bdi', {}, part.text));
-    if (part.kind === 'problem') return h('p', { class: 'note' }, icon('warn'), h('span', {}, 'This document contradicts itself, or is cut: ', h('bdi', {}, shorten(part.text, 500))));
+    if (part.kind === 'problem') return h('p', { class: 'note' }, icon('warn'), h('span', {}, 'This document cannot be shown whole: ', h('bdi', {}, shorten(part.text, 500))));
     // an image of another sample, or in the JSON itself
     const elsewhere = part.ordinal !== undefined || part.inline !== undefined;
-    const field = elsewhere ? { name: part.field, kind: 'image', size_bytes: null } : images.get(part.field);
+    const field = elsewhere ? { name: part.field, kind: 'image', size_bytes: null } : images.get(part.field) ?? (part.field && { name: part.field, kind: 'image', size_bytes: null });
     if (part.missing || !field) return h('figure', { class: 'missing' }, h('div', { class: 'missing-box' }, `Missing image ${shorten(part.field ?? part.name ?? '', 80)}`), part.caption && h('figcaption', {}, h('bdi', {}, part.caption)));
     const owner = part.ordinal === undefined ? sample : { ...sample, ordinal: part.ordinal };
     const facts = part.inline !== undefined ? `${shorten(part.name, 60)} · in the JSON` : part.ordinal !== undefined ? `${shorten(part.name, 60)} · another sample` : `${shorten(part.field, 60)} · ${summary(field)}`;
     return h('figure', { data: { field: part.field } }, thumbnail(owner, field, 768, { page: part.page, inline: part.inline }), h('figcaption', {}, h('bdi', {}, part.caption ?? ''), h('span', { class: 'quiet' }, ` ${facts}`)));
   });
   const count = sample.document.filter((part) => part.kind === 'image').length;
+  const texts = sample.document.filter((part) => part.kind === 'text').length;
   return h('section', { class: 'field field-document', 'aria-label': 'Document' },
-    h('header', { class: 'field-head' }, h('h3', {}, 'Document'), h('span', { class: 'quiet' }, `${sample.document.length - count} texts, ${count} images, in reading order`)),
+    h('header', { class: 'field-head' }, h('h3', {}, 'Document'), h('span', { class: 'quiet' }, texts + count > 0 && `${countOf(texts, 'text')}, ${countOf(count, 'image')}, in reading order`)),
     h('article', { class: 'document' }, parts));
 }

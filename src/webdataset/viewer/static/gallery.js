@@ -122,10 +122,11 @@ export class Gallery {
   /** The columns of the table: the fields that the first samples have. */
   name() {
     if (this.fields.length) return;
-    const names = new Set();
-    for (let index = 0; index < Math.min(20, this.source.size); index += 1) for (const field of this.source.at(index)?.fields ?? []) names.add(field.name);
-    if (!names.size) return;
-    this.fields = [...names].slice(0, MOST_COLUMNS);
+    const counts = new Map();
+    for (let index = 0; index < Math.min(20, this.source.size); index += 1) for (const field of this.source.at(index)?.fields ?? []) counts.set(field.name, (counts.get(field.name) ?? 0) + 1);
+    if (!counts.size) return;
+    // those that most samples have; among these, in the order of the shard
+    this.fields = [...counts.keys()].sort((one, other) => counts.get(other) - counts.get(one)).slice(0, MOST_COLUMNS);
     this.element.style.setProperty('--fields', String(this.fields.length));
     replace(this.head, h('span', { class: 'cell cell-number', title: 'Number in its shard, from 0' }, '#'), h('span', { class: 'cell cell-key' }, 'key'), this.fields.map((name) => h('span', { class: 'cell', title: name }, h('bdi', {}, name))));
     this.rows.redrawAll();

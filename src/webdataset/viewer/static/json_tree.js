@@ -15,7 +15,7 @@ export const extendPath = (path, step) => (typeof step === 'number' ? `${path}[$
  * @returns {HTMLElement}
  */
 export function jsonTree(value, path, options = {}) {
-  const root = h('div', { class: 'tree', role: 'tree', 'aria-label': `JSON of ${shorten(path, 40)}` });
+  const root = h('div', { class: 'tree', role: 'group', 'aria-label': `JSON of ${shorten(path, 40)}` });
   if (isBranch(value)) root.append(...portion(value, path, 0, 0, options));
   else root.append(leaf(null, value, path, options));
   return root;
@@ -44,15 +44,14 @@ function node(step, value, path, depth, options) {
   if (!isBranch(value)) return leaf(step, value, path, options);
   const list = Array.isArray(value);
   const count = list ? value.length : Object.keys(value).length;
-  const group = h('div', { class: 'tree-group', role: 'group' });
+  const group = h('div', { class: 'tree-group' });
   const open = depth < 2 && count <= 12;
   const toggle = h('button', { type: 'button', class: 'tree-toggle', 'aria-expanded': 'false', on: { click: () => flip() } },
     icon('right'), h('bdi', { class: 'tree-name' }, shorten(String(step), 200)), h('span', { class: 'tree-count' }, list ? `[${formatNumber(count)}]` : `{${formatNumber(count)}}`));
-  const item = h('div', { class: 'tree-item', role: 'treeitem', 'aria-expanded': 'false' }, h('div', { class: 'tree-line' }, toggle, copyButton(path)), group);
+  const item = h('div', { class: 'tree-item' }, h('div', { class: 'tree-line' }, toggle, copyButton(path)), group);
   function flip() {
     const now = toggle.getAttribute('aria-expanded') !== 'true';
     toggle.setAttribute('aria-expanded', String(now));
-    item.setAttribute('aria-expanded', String(now));
     if (now) group.append(...portion(value, path, 0, depth + 1, options));
     else group.textContent = '';
   }
@@ -75,6 +74,6 @@ function leaf(step, value, path, options) {
   const shown = h('bdi', { class: `tree-value tree-${kind}` }, long ? `${text.slice(0, 400)}…` : text);
   const whole = long && h('button', { type: 'button', class: 'tree-more', on: { click: () => { shown.textContent = text; whole.remove(); } } }, `all ${formatNumber(text.length)} characters`);
   const filter = options.onFilter && !long && h('button', { type: 'button', class: 'tree-copy', title: 'Show samples with this value', 'aria-label': 'Show samples with this value', on: { click: () => options.onFilter(`${path} == ${literal(value)}`) } }, icon('filter'));
-  return h('div', { class: 'tree-item', role: 'treeitem' }, h('div', { class: 'tree-line' },
+  return h('div', { class: 'tree-item' }, h('div', { class: 'tree-line' },
     step !== null && h('bdi', { class: 'tree-name tree-leaf-name' }, shorten(String(step), 200)), shown, whole, copyButton(path), filter));
 }

@@ -1,7 +1,7 @@
 /** The view of samples: a shard's, or those that a search and filters find. */
 
 import { post } from './api.js';
-import { countOf, formatBytes, formatNumber, h, icon, iconButton, notice, replace, shorten } from './dom.js';
+import { baseName, countOf, formatBytes, formatNumber, h, icon, iconButton, notice, replace, shorten } from './dom.js';
 import { Gallery } from './gallery.js';
 import { go, hrefOf, joinWhere, route } from './route.js';
 import { SearchSource, ByteSource } from './sources.js';
@@ -65,7 +65,7 @@ export class SamplesView {
     const { context } = this;
     const shard = context.shardName(now.side, now.shard);
     const total = context.sideOf(now.side).shards;
-    const title = this.searching ? h('h1', {}, 'Matches') : h('h1', { title: shard ?? '' }, h('bdi', {}, shorten(shard ?? `Shard ${now.shard}`, 60)));
+    const title = this.searching ? h('h1', {}, 'Matches') : h('h1', { title: shard ?? '' }, h('bdi', {}, shorten(shard ? baseName(shard) : `Shard ${now.shard}`, 60)));
     const layouts = [['grid', 'grid', 'Cards'], ['dense', 'dense', 'Pictures only'], ['table', 'table', 'Table']];
     replace(this.bar,
       h('div', { class: 'viewbar-title' }, title, !this.searching && total > 1 && h('span', { class: 'quiet viewbar-place' }, `${formatNumber(now.shard + 1)} of ${formatNumber(total)}`)),

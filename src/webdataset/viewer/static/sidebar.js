@@ -1,7 +1,7 @@
 /** The list of shards: up to hundreds of thousands, of which only those in sight exist. */
 
 import { get } from './api.js';
-import { countOf, formatBytes, formatNumber, h, icon, replace, shorten } from './dom.js';
+import { baseName, countOf, formatBytes, formatNumber, h, icon, replace, shorten } from './dom.js';
 import { hrefOf, route } from './route.js';
 import { Rows } from './rows.js';
 
@@ -122,4 +122,3 @@ export class Sidebar {
   }
 }
 
-const baseName = (name) => name.split(/[/\\]/).filter(Boolean).pop() ?? name;
