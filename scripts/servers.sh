@@ -18,6 +18,7 @@ command -v slurmctld >/dev/null || missing+=(slurmctld)
 command -v slurmd >/dev/null || missing+=(slurmd)
 command -v sbatch >/dev/null || missing+=(slurm-client)
 command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core) # the viewer's page, driven by playwright
+command -v firefox-esr >/dev/null || missing+=(firefox-esr fonts-dejavu-core)
 if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     policy=/usr/sbin/policy-rc.d # packages ask it whether their service may be started
@@ -45,7 +46,7 @@ if [ ${#wanted[@]} -gt 0 ] && command -v npm >/dev/null; then
     timeout 300 npm install --prefix .servers --no-audit --no-fund --no-update-notifier --loglevel=error "${wanted[@]}" >/dev/null 2>&1
 fi
 
-for name in bsdtar nginx sshd ssh strace munged slurmctld slurmd sbatch chromium; do
+for name in bsdtar nginx sshd ssh strace munged slurmctld slurmd sbatch chromium firefox-esr; do
     command -v $name >/dev/null || echo "$name is not installed: its tests will be skipped" >&2
 done
 for name in azurite-blob s3rver; do

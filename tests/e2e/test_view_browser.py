@@ -523,7 +523,8 @@ def test_a_million_samples(browser: Browser, tmp_path: Path) -> None:
         before = int(page.locator(".card[data-ordinal]").first.get_attribute("data-ordinal"))
         page.mouse.move(600, 400)
         page.mouse.wheel(0, 300)
-        page.wait_for_timeout(400)
+        # the next row has to come into sight, and no more than a few
+        wait_until(page, f"document.querySelector('.card[data-ordinal]').dataset.ordinal != {before}")
         after = int(page.locator(".card[data-ordinal]").first.get_attribute("data-ordinal"))
         assert 0 <= after - before < 40
         assert page.locator("*").count() < 2500

@@ -91,10 +91,7 @@ def view_command(
         return _publish(shards, publish, shards_url, as_json=as_json, **options)
     if shards_url is not None:
         raise click.UsageError("--shards-url is for --publish")
-    from webdataset.core.optional_imports import require  # noqa: PLC0415  after --help
-
-    for module in ("starlette", "uvicorn"):
-        require(module, extra="view", purpose="wds view")
+    _require_server()
     from webdataset.viewer.security import Access  # noqa: PLC0415  the extra is there now
     from webdataset.viewer.server import open_socket, serve  # noqa: PLC0415
 
@@ -129,6 +126,14 @@ def view_command(
     return 0
 
 
+def _require_server() -> None:
+    """Raise where the extra of the server is not installed."""
+    from webdataset.core.optional_imports import require  # noqa: PLC0415  after --help
+
+    for module in ("starlette", "uvicorn"):
+        require(module, extra="view", purpose="wds view")
+
+
 def _publish(
     typed: tuple[str, ...],
     folder: str,
@@ -137,7 +142,7 @@ def _publish(
     as_json: bool,
     storage_profile: str | None,
     split: str | None,
-    **others: Any,
+    **others: object,
 ) -> int:
     """Write the page as static files; return the exit status."""
     wrong = [name for name, value in others.items() if value not in {None, ()}]

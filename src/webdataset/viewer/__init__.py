@@ -20,6 +20,7 @@
 * ``pipeline``: a function of the user's, in a process of its own; ``tags``: the file of tags
 * ``query_routes``: all of these over HTTP
 * ``static``: the page: modules of JavaScript, styles
+* ``published_page``: the page as static files; ``published``: what answers it in the browser, without a server
 
 starlette and uvicorn are an extra (``view``); nothing here is imported before ``wds view`` runs.
 """

@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlsplit
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
 
 from webdataset.core.errors import AlreadyExists, NoRandomAccess, NotRepresentable, SourceError, TarError, UsageError
 from webdataset.core.redaction import redact
@@ -29,6 +29,7 @@ from webdataset.shards.wids_index import KIND, VERSION
 from webdataset.storage.open_url import local_path
 from webdataset.viewer.field_views import MEDIA_TYPES
 
+_Entry = dict[str, str | int | None]
 _HERE: Final = Path(__file__).parent
 _DIGITS: Final = 16
 _SELF: Final = "'self'"
@@ -79,7 +80,8 @@ def publish_page(
     addresses = _find_addresses(shards, folder, shards_url)
     page = os.path.join(folder, "index.html")  # noqa: PTH118  as the user wrote it
     _refuse_to_replace(page)
-    entries: list[dict[str, Any]] = []
+    entries: list[_Entry] = []
+    samples = 0
     left_out: dict[str, str] = {}
     for shard, address in zip(shards, addresses, strict=True):
         step(shard)
@@ -90,18 +92,19 @@ def publish_page(
         except (NoRandomAccess, NotRepresentable, TarError) as error:
             left_out[shard] = error.message
             continue
-        name = _write_named(folder, "indexes", content, ".wdsindex")
+        name = _write_content(folder, "indexes", content, ".wdsindex")
+        samples += len(index)
         entries.append({"url": address, "nsamples": len(index), "filesize": index.size_bytes, "index": name})
     if not entries:
         reasons = "; ".join(dict.fromkeys(left_out.values()))
         raise UsageError(f"none of these shards can be read by ranges, which a published page needs: {reasons}")
     _write_page(page, folder, entries)
-    return PublishedPage(page, len(entries), sum(entry["nsamples"] for entry in entries), left_out)
+    return PublishedPage(page, len(entries), samples, left_out)
 
 
-def _write_page(page: str, folder: str, entries: list[dict[str, Any]]) -> None:
+def _write_page(page: str, folder: str, entries: list[_Entry]) -> None:
     """Write the list of shards, the scripts and styles, and last the page that names them."""
-    first = entries[0]["url"].rpartition("/")[2]
+    first = unquote(str(entries[0]["url"]).rpartition("/")[2])
     document = {
         "__kind__": KIND,
         "wids_version": VERSION,
@@ -111,7 +114,7 @@ def _write_page(page: str, folder: str, entries: list[dict[str, Any]]) -> None:
         "types": MEDIA_TYPES,
         "shardlist": entries,
     }
-    listed = _write_named(folder, "lists", json.dumps(document).encode(), ".json")
+    listed = _write_content(folder, "lists", json.dumps(document).encode(), ".json")
     files = {path.name: path.read_bytes() for path in sorted((_HERE / "static").iterdir()) if path.name not in _OWN}
     files |= {path.name: path.read_bytes() for path in sorted((_HERE / "published").iterdir()) if path.suffix == ".js"}
     digest = hashlib.sha256(b"".join(b"%s %d\n" % (name.encode(), len(files[name])) + files[name] for name in files))
@@ -119,7 +122,7 @@ def _write_page(page: str, folder: str, entries: list[dict[str, Any]]) -> None:
     _make_folder(os.path.join(folder, assets))  # noqa: PTH118
     for name, content in files.items():
         publish_file(os.path.join(folder, assets, name), content)  # noqa: PTH118
-    publish_file(page, _make_html(assets, listed, (entry["url"] for entry in entries)).encode())
+    publish_file(page, _make_html(assets, listed, (str(entry["url"]) for entry in entries)).encode())
 
 
 def _make_html(assets: str, listed: str, addresses: Iterable[str]) -> str:
@@ -198,7 +201,7 @@ def _make_folder(folder: str) -> None:
         raise SourceError(f"cannot make the folder: {error.strerror}", url=folder) from error
 
 
-def _write_named(folder: str, kind: str, content: bytes, suffix: str) -> str:
+def _write_content(folder: str, kind: str, content: bytes, suffix: str) -> str:
     """Write a file under the digest of its content; return its path relative to the page."""
     name = f"{kind}/{hashlib.sha256(content).hexdigest()[:_DIGITS]}{suffix}"
     _make_folder(os.path.join(folder, kind))  # noqa: PTH118
