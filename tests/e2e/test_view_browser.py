@@ -317,6 +317,112 @@ def test_a_document_has_its_pictures_between_its_sentences(browser: Browser, vie
         assert order == ["Before the first.", 80, "Between the two.", 90, "After the second."]
 
 
+def test_images_of_documents_wherever_they_are(browser: Browser, odd: RunningViewer) -> None:
+    """Images in the JSON and in another sample are shown; what contradicts itself is told, and is no missing image."""
+    with Watched(browser, odd) as watched:
+        page = watched.open("/samples?open=0.0")
+        wait_until(page, "document.querySelectorAll('.document .thumb.loaded').length === 2")
+        widths = "[...document.querySelectorAll('.document img')].map(image => image.naturalWidth)"
+        assert page.evaluate(widths) == [70, 90]
+        assert page.locator(".document .missing").count() == 0
+        page = watched.open("/samples?open=0.2")
+        page.wait_for_selector(".document .note")
+        assert "matched_text_index is 9" in page.locator(".document .note").inner_text()
+        assert page.locator(".document .missing").count() == 0
+
+
+def test_what_is_odd_about_a_field_is_said(browser: Browser, odd: RunningViewer) -> None:
+    """JSON that is none, JSON that is nested too deeply, text under the name of a picture, and a field without bytes."""
+    with Watched(browser, odd) as watched:
+        page = watched.open("/samples?open=0.3")
+        page.wait_for_selector(".field-note")
+        notes = {
+            name: page.locator(f'.field[data-field="{name}"] .field-note').inner_text()
+            for name in ("bad.json", "deep.json", "png", "jpg")
+        }
+        assert "no JSON" in notes["bad.json"]
+        assert notes["deep.json"] == "it is nested too deeply"
+        assert "its content is text" in notes["png"]
+        assert notes["jpg"] == "it has no bytes"
+        assert page.locator('.field[data-field="jpg"] .zoom').count() == 0
+
+
+def test_a_sample_of_thousands_of_fields(browser: Browser, odd: RunningViewer) -> None:
+    """A page of cards reads few of them, the sample shows some at a time, and says how many others there are."""
+    with Watched(browser, odd) as watched:
+        page = watched.open("/samples?open=0.4")
+        page.wait_for_selector(".detail .field")
+        assert page.locator(".detail .field").count() == 60
+        page.click('.detail button:has-text("Show 60 of 940 more fields")')
+        wait_until(page, "document.querySelectorAll('.detail .field').length === 120")
+        assert "2,000 more fields" in page.locator(".detail").inner_text()
+        listed = page.evaluate("fetch('/api/samples?shard=0&start=4&count=1').then(answer => answer.json())")
+        assert len(listed["samples"][0]["fields"]) == 64
+        assert listed["samples"][0]["more_fields"] == 2936
+
+
+def test_a_table_has_the_fields_of_most_samples(browser: Browser, odd: RunningViewer) -> None:
+    """Its first columns are those that most of the first samples have, each wide enough to be read."""
+    with Watched(browser, odd) as watched:
+        page = watched.open("/samples?layout=table")
+        page.wait_for_selector(".table-row:not(.blank)")
+        heads = page.locator(".table-head .cell").all_inner_texts()
+        assert heads[2] == "json"
+        widths = "[...document.querySelectorAll('.table-head .cell')].slice(2).map(one => one.clientWidth)"
+        assert min(page.evaluate(widths)) >= 100
+
+
+CONTRASTS = """
+    (() => {
+        const pen = document.createElement('canvas').getContext('2d', {willReadFrequently: true})
+        const paint = colors => {
+            pen.clearRect(0, 0, 1, 1)
+            for (const one of colors) { pen.fillStyle = one; pen.fillRect(0, 0, 1, 1) }
+            return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3)
+        }
+        const light = rgb => rgb.map(one => one / 255).map(one => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+            .reduce((sum, one, index) => sum + one * [0.2126, 0.7152, 0.0722][index], 0)
+        const found = []
+        const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+        for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+            const own = node.parentElement
+            const style = getComputedStyle(own)
+            const box = own.getBoundingClientRect()
+            if (!node.textContent.trim() || !box.width || style.visibility !== 'visible') continue
+            if (own.closest('.hidden-text, .skip, noscript, .badge, [disabled], .tree-copy, .excerpt')) continue
+            const grounds = []
+            for (let one = own; one; one = one.parentElement) grounds.unshift(getComputedStyle(one).backgroundColor)
+            const ground = paint(['#fff', ...grounds])
+            const ink = paint(['#fff', ...grounds, style.color])
+            const [low, high] = [light(ground), light(ink)].sort((a, b) => a - b)
+            const size = parseFloat(style.fontSize)
+            const large = size >= 24 || (size >= 18.6 && Number(style.fontWeight) >= 700)
+            const ratio = (high + 0.05) / (low + 0.05)
+            if (ratio < (large ? 3 : 4.5)) found.push(`${ratio.toFixed(2)} ${own.className} ${node.textContent.trim().slice(0, 30)}`)
+        }
+        return [...new Set(found)]
+    })()
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_stand_out(browser: Browser, odd: RunningViewer, scheme: str) -> None:
+    """Each text has the contrast that WCAG 2 asks of AA: 4.5 to its ground, 3 where it is large."""
+    with Watched(browser, odd, color_scheme=scheme) as watched:
+        watched.expected = ("422", "415", "409")
+        for route, ready in (
+            ("/samples?open=0.3", ".field-note"),
+            ("/samples?open=0.0&tab=raw", ".hex-line"),
+            ("/samples?layout=table", ".table-row:not(.blank)"),
+            ("/statistics", ".panel"),
+            ("/findings", ".finding"),
+            ("/batch", ".batch-form"),
+        ):
+            page = watched.open(route)
+            page.wait_for_selector(ready)
+            assert page.evaluate(CONTRASTS) == [], route
+
+
 def test_deep_links_back_and_forward(browser: Browser, viewer: RunningViewer) -> None:
     """A url without the token opens the same view in the same browser, and the history goes through views."""
     with Watched(browser, viewer) as watched:
@@ -552,6 +658,28 @@ def change(sample):
         raise ValueError("two is refused")
     return {{**sample, "txt": sample["txt"].upper(), "<b>new</b>": "<i>added</i>"}}
 """
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningViewer]:
+    """Show documents whose images are elsewhere, odd fields, and a sample of 3,000 fields."""
+    import base64
+
+    inline = base64.b64encode(make_picture(5, (70, 40))).decode()
+    story = {"texts": ["One.", None, None], "images": [None, {"image_name": "a.png", "image_base64": inline}, "b.png"]}
+    wrong = {"text_list": ["One."], "image_info": [{"matched_text_index": 9}]}
+    path = tmp_path_factory.mktemp("odd") / "odd.tar"
+    odd_fields = {"bad.json": b"{1", "deep.json": b"[" * 9000 + b"]" * 9000, "png": b"no picture", "jpg": b""}
+    members = [
+        ("doc.json", json.dumps(story).encode()),
+        ("doc-b.png", make_picture(6, (90, 40))),
+        ("wrong.json", json.dumps(wrong).encode()),
+        *((f"odd.{name}", payload) for name, payload in odd_fields.items()),
+        *((f"many.f{number:04d}.txt", b"x") for number in range(3000)),
+    ]
+    write_shard(path, members)
+    with RunningViewer(path) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

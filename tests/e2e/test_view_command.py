@@ -49,6 +49,24 @@ def test_one_line_says_where_it_is(shards):
         assert viewer.log() == ""
 
 
+def test_a_page_is_published(shards):
+    """One line names the page, or one object says what it shows; what is left out makes the exit status 4."""
+    folder = shards[0].parent
+    done = run_wds("view", "--publish", "site", "s-0.tar", "s-1.tar", cwd=folder)
+    assert done.stdout == b"site/index.html\n"
+    assert b"2 shards, 20 samples" in done.stderr
+    (folder / "cut.tar").write_bytes(shards[0].read_bytes()[:1000])
+    done = run_wds("view", "--publish", "site", "--json", "s-0.tar", "cut.tar", cwd=folder, status=4)
+    said = json.loads(done.stdout)
+    jsonschema.validate(said, SCHEMAS["view"])
+    assert (said["shards"], said["samples"], list(said["left_out"])) == (1, 10, ["cut.tar"])
+    assert b"left out: cut.tar" in done.stderr
+    for wrong in (["--publish", "x"], ["--publish", "x", "s-0.tar", "--tags", "t"], ["--shards-url", "x", "s-0.tar"]):
+        run_wds("view", *wrong, cwd=folder, status=2)
+    run_wds("view", "--publish", "x", "absent.tar", cwd=folder, status=3)
+    assert not (folder / "x").exists()
+
+
 @pytest.mark.parametrize("name", ["absent.tar", "file:absent.tar", "absent-*.tar"])
 def test_a_local_shard_that_is_not_there(shards, name):
     """It is an error at once, not a page; a shard of a list may lack, and urls of stores are not asked for."""

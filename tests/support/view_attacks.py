@@ -77,7 +77,8 @@ def make_attacks(seed: int, port: int, token: str, cookie: str, count: int) -> I
             site = rng.choice(["same-origin", "none", "cross-site", "same-site", "Same-Origin ", "x"])
             headers.append(("Sec-Fetch-Site", site))
             fair = fair and site in ("same-origin", "none")
-        proof = rng.choice(["token", "cookie", "lower"] * 3 + ["token", "cookie", "none", "wrong token", "wrong cookie", "lower", "cut", "query"])
+        wrong = ["none", "wrong token", "wrong cookie", "cut", "query"]
+        proof = rng.choice(["token", "cookie", "lower"] * 4 + wrong)
         path = rng.choice(_PATHS)
         right = {
             "token": f"Bearer {token}",

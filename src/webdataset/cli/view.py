@@ -97,14 +97,13 @@ def view_command(
 
     shards, named = _take_states(shards)
     options["states"] = (*named, *options["states"])
-    # a state is looked at by its batches
-    fragment = "&/batch?state=0" if named else ""
     session = _make_session(shards, **options)
     listener = open_socket(host, port)
     place = listener.getsockname()
     name = f"[{place[0]}]" if ":" in place[0] else place[0]
     access = Access([name], place[1])
-    url = f"http://{name}:{place[1]}/#token={access.token}{fragment}"
+    # a state is looked at by its batches
+    url = f"http://{name}:{place[1]}/#token={access.token}{'&/batch?state=0' if named else ''}"
 
     def tell() -> None:
         if as_json:
