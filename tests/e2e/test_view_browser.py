@@ -332,7 +332,7 @@ def test_images_of_documents_wherever_they_are(browser: Browser, odd: RunningVie
 
 
 def test_what_is_odd_about_a_field_is_said(browser: Browser, odd: RunningViewer) -> None:
-    """JSON that is none, JSON that is nested too deeply, text under the name of a picture, and a field without bytes."""
+    """JSON that is none or too deep, text under the name of a picture, and a field without bytes."""
     with Watched(browser, odd) as watched:
         page = watched.open("/samples?open=0.3")
         page.wait_for_selector(".field-note")
@@ -380,7 +380,8 @@ CONTRASTS = """
             for (const one of colors) { pen.fillStyle = one; pen.fillRect(0, 0, 1, 1) }
             return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3)
         }
-        const light = rgb => rgb.map(one => one / 255).map(one => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+        const linear = one => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4
+        const light = rgb => rgb.map(one => linear(one / 255))
             .reduce((sum, one, index) => sum + one * [0.2126, 0.7152, 0.0722][index], 0)
         const found = []
         const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
@@ -398,7 +399,8 @@ CONTRASTS = """
             const size = parseFloat(style.fontSize)
             const large = size >= 24 || (size >= 18.6 && Number(style.fontWeight) >= 700)
             const ratio = (high + 0.05) / (low + 0.05)
-            if (ratio < (large ? 3 : 4.5)) found.push(`${ratio.toFixed(2)} ${own.className} ${node.textContent.trim().slice(0, 30)}`)
+            const text = node.textContent.trim().slice(0, 30)
+            if (ratio < (large ? 3 : 4.5)) found.push(`${ratio.toFixed(2)} ${own.className} ${text}`)
         }
         return [...new Set(found)]
     })()

@@ -119,18 +119,16 @@ class WatchedPage:
         self._dialogs: list[str] = []
         self.page.on("dialog", self._close)
         self.page.on("pageerror", lambda error: self._wrong.append(f"exception: {error}"))
-        self.page.on(
-            "console",
-            lambda line: (
-                line.type in ("error", "warning")
-                and self._wrong.append(f"{line.type}: {line.text} {line.location.get('url', '')}")
-            ),
-        )
+        self.page.on("console", self._note)
         self.page.on("request", self._check)
 
     def _close(self, dialog: Any) -> None:
         self._dialogs.append(dialog.message)
         dialog.dismiss()
+
+    def _note(self, line: Any) -> None:
+        if line.type in ("error", "warning"):
+            self._wrong.append(f"{line.type}: {line.text} {line.location.get('url', '')}")
 
     def _check(self, request: Any) -> None:
         if not request.url.startswith(self._allowed):
@@ -138,8 +136,9 @@ class WatchedPage:
 
     def check(self) -> None:
         """Fail if the page did anything that it must not do."""
-        assert self._dialogs == []
-        assert [line for line in self._wrong if not any(text in line for text in self.expected)] == []
+        wrong = [line for line in self._wrong if not any(text in line for text in self.expected)]
+        assert not self._dialogs, self._dialogs
+        assert not wrong, wrong
         assert self.page.locator("#injected").count() == 0
 
     def __enter__(self) -> Self:

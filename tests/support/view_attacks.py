@@ -125,10 +125,9 @@ def make_hostile_fields(seed: int, marker: str) -> Mapping[str, bytes]:
         for number, (name, content) in enumerate(growing().items())
     }
     for name, make_field in media_fields.FIELDS.items():
-        content = bytearray(make_field())
+        damaged = bytearray(make_field())
         for _ in range(rng.randrange(1, 12)):
-            content[rng.randrange(len(content))] = rng.randrange(256)
-        found[f"damaged.{name}"] = bytes(
-            content[: rng.randrange(1, len(content) + 1)] if rng.random() < 0.3 else content
-        )
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        kept = rng.randrange(1, len(damaged) + 1) if rng.random() < 0.3 else len(damaged)
+        found[f"damaged.{name}"] = bytes(damaged[:kept])
     return found

@@ -26,7 +26,8 @@ from webdataset.viewer.http_messages import JsonResponse, explain_error, make_er
 
 PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self'; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
+    "require-trusted-types-for 'script'"
 )
 DATA_POLICY: Final = "sandbox; default-src 'none'; frame-ancestors 'none'"
 MOST_BODY: Final = 64 * 1024

@@ -64,9 +64,8 @@ def test_hostile_fields_cost_little(tmp_path: Path) -> None:
         for start in range(0, len(fields), 50):
             assert viewer.ask("/api/samples", shard=0, start=start, count=50).status == 200
         for number, name in enumerate(fields):
-            place = {"shard": 0, "ordinal": number, "field": name.lower()}
             for route in ("sample", "thumbnail", "array", "waveform"):
-                answer = viewer.ask(f"/api/{route}", **place)
+                answer = viewer.ask(f"/api/{route}", shard=0, ordinal=number, field=name.lower())
                 assert answer.status < 500, (route, name, answer, viewer.log())
                 kind = answer.headers["content-type"]
                 assert kind.partition(";")[0] in ("application/json", "image/webp", "image/png", "image/jpeg"), (

@@ -210,6 +210,7 @@ def test_the_page_may_load_only_its_own_files(viewer):
         "default-src": ["'none'"], "script-src": ["'self'"], "style-src": ["'self'"],
         "img-src": ["'self'", "blob:", "data:"], "media-src": ["'self'"], "connect-src": ["'self'"],
         "frame-ancestors": ["'none'"], "base-uri": ["'none'"], "form-action": ["'none'"],
+        "require-trusted-types-for": ["'script'"],
     }  # fmt: skip
 
 

@@ -26,6 +26,11 @@ export const fieldOf = (sample, field, more = {}) => ({ side: sample.side, shard
  */
 export function thumbnail(sample, field, size, part = {}) {
   const box = h('span', { class: `thumb thumb-${field.kind}` });
+  if (field.size_bytes === 0) {
+    box.classList.add('refused');
+    box.append(emblem(field));
+    return box;
+  }
   const parameters = fieldOf(sample, field.name, { size, ...part });
   const image = h('img', { alt: altOf(sample, field), loading: 'lazy', decoding: 'async', draggable: 'false' });
   image.addEventListener('load', () => box.classList.add('loaded'));
