@@ -8,11 +8,15 @@ child. A child must never finalise an object whose finaliser speaks over a conne
 
 import math
 import os
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, Self, TypeVar
+
+FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether Python has no global lock, so that threads run Python code side by side."""
 
 fork_lock = threading.RLock()
 """Held for a moment by a thread where no fork should happen: within OpenSSL, or an import that threads need.
@@ -23,24 +27,28 @@ _live_locks: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """A lock, free in every forked child; it pickles as a lock of its own."""
+    """A lock, free in every forked child; it pickles as a lock of its own.
+
+    Attributes:
+        lock: the lock of this process, for what is begun often.
+    """
 
     _made: Callable[[], Any] = staticmethod(threading.Lock)
 
     def __init__(self) -> None:
-        self._lock = self._made()
+        self.lock = self._made()
         _live_locks.add(self)
 
     def renew(self) -> None:
         """Become free."""
-        self._lock = self._made()
+        self.lock = self._made()
 
     def __enter__(self) -> Self:
-        self._lock.acquire()
+        self.lock.acquire()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._lock.release()
+        self.lock.release()
 
     def __reduce__(self) -> tuple[type["ForkSafeLock"], tuple[()]]:
         return type(self), ()
@@ -56,6 +64,9 @@ def _renew_locks() -> None:
     for lock in list(_live_locks):
         lock.renew()
 
+
+epoch_lock = ForkSafeLock()
+"""Held for a moment while a dataset, mix or list takes the number of its next epoch: threads may share one."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self, SupportsIndex
 
 from webdataset.core.distributed import WorkerContext, process_context, worker_info
 from webdataset.core.errors import FlowError, UsageError
+from webdataset.core.fork_safety import epoch_lock
 from webdataset.core.seeds import read_epoch
 from webdataset.flow import stream_stages  # noqa: F401  loaded here, before workers are forked that need it
 from webdataset.flow.elastic import ElasticPlan, ElasticRun, make_plan
@@ -171,18 +172,19 @@ class ElasticMixin:
         """Return what a run reads that starts now."""
         if not self.pipeline:
             raise UsageError("this pipeline has no stages, or was closed")
-        present = self._present
-        pending, present.state = present.state, None
-        chosen, present.chosen = present.chosen, False
         given = state is not None
-        if state is None:
-            drawn = self._begin()
-            seed, epoch = drawn.seed if drawn.common is None else drawn.common, drawn.epoch
-            if pending is not None and pending["epoch"] == epoch:
-                state, continue_epochs = pending, continue_epochs and not chosen
-        if state is not None:
-            seed, epoch = state["seed"], state["epoch"]
-        self._record_epoch(epoch + 1)
+        with epoch_lock.lock:
+            present = self._present
+            pending, present.state = present.state, None
+            chosen, present.chosen = present.chosen, False
+            if state is None:
+                drawn = self._begin()
+                seed, epoch = drawn.seed if drawn.common is None else drawn.common, drawn.epoch
+                if pending is not None and pending["epoch"] == epoch:
+                    state, continue_epochs = pending, continue_epochs and not chosen
+            if state is not None:
+                seed, epoch = state["seed"], state["epoch"]
+            self._record_epoch(epoch + 1)
         # a state that load_state_dict took up was compared there
         plan = self._make_plan(Run(seed=seed, common=seed, epoch=epoch), state, place, given=given)
         return replace(plan, continue_epochs=continue_epochs)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from webdataset.core import distributed
 from webdataset.core.distributed import RunContext, WorkerContext, is_single_worker, process_context, worker_context
 from webdataset.core.errors import FlowError, UsageError, WebDatasetError
+from webdataset.core.fork_safety import epoch_lock
 from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import read_epoch
@@ -451,8 +452,9 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
             raise UsageError("this pipeline has no stages, or was closed")
         context = RunContext()
         with context:
-            run = replace(self._begin(), context=context)
-            self.epoch = run.epoch + 1
+            with epoch_lock.lock:
+                run = replace(self._begin(), context=context)
+                self.epoch = run.epoch + 1
             bounds = self._limits()
         try:
             if bounds == Bounds():
@@ -471,7 +473,8 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
                     try:
                         yield from loop.iterate_fast()
                     finally:
-                        self.epoch = max(self.epoch, run.epoch + loop.passed)
+                        with epoch_lock.lock:
+                            self.epoch = max(self.epoch, run.epoch + loop.passed)
         except WebDatasetError as error:
             trim_traceback(error)
             raise

@@ -13,6 +13,7 @@ from itertools import accumulate, islice
 from typing import Any, NamedTuple, Self, overload
 
 from webdataset.core.errors import BadIndex, NotRepresentable
+from webdataset.core.fork_safety import FREE_THREADED
 from webdataset.core.redaction import redact
 
 
@@ -115,8 +116,13 @@ class SampleEntries(Sequence[SampleEntry]):
         Raises:
             BadIndex: they are damaged.
         """
-        if self._unverified is not None:
-            self._unverified()
+        # another thread may have done so meanwhile
+        verify = self._unverified
+        if verify is not None:
+            verify()
+            if FREE_THREADED and self.is_mapped:
+                # such a Python counts the slices of one view wrongly where threads make them at the same time
+                self._keys = bytearray(self._keys)
             self._unverified = None
 
     def columns(self) -> EntryColumns:
@@ -142,7 +148,7 @@ class SampleEntries(Sequence[SampleEntry]):
     @property
     def is_mapped(self) -> bool:
         """Whether these are parts of a file."""
-        return isinstance(self._keys, memoryview)
+        return isinstance(self._starts, memoryview)
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel with copies of what is mapped."""

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
@@ -138,7 +139,8 @@ class IndexedDataset:
             )
         try:
             place, within = self.locate(ordinal)
-            return self._shard(place).read(within)
+            with self._use_shard(place) as shard:
+                return shard.read(within)
         except WebDatasetError as error:
             trim_traceback(error)
             raise
@@ -164,8 +166,17 @@ class IndexedDataset:
         shard = bisect_right(ends, place)
         return shard, place - (ends[shard - 1] if shard else 0)
 
-    def _shard(self, place: int) -> IndexedShard:
-        """Return a shard for use; close the one that was not used for longest."""
+    @contextmanager
+    def _use_shard(self, place: int) -> Iterator[IndexedShard]:
+        """Give a shard for use; close the one that was not used for longest."""
+        try:
+            yield self._open_shard(place)
+        finally:
+            # another thread, for which there were too many, may have closed it before it was opened again here
+            if place not in self._used:
+                self.shards[place].close()
+
+    def _open_shard(self, place: int) -> IndexedShard:
         shard = self.shards[place]
         with self._using:
             fresh = place not in self._used
@@ -235,7 +246,8 @@ class IndexedDataset:
             SourceError: it cannot be read.
         """
         place, within = self.locate(self._first_ordinal(sample) if isinstance(sample, str) else sample)
-        return self._shard(place).clip(within, field, start_seconds, stop_seconds, stride=stride, size=size)
+        with self._use_shard(place) as shard:
+            return shard.clip(within, field, start_seconds, stop_seconds, stride=stride, size=size)
 
     def _first_ordinal(self, key: str) -> int:
         found = self.ordinals(key)
@@ -258,7 +270,9 @@ class IndexedDataset:
         """Yield the keys of all samples, in order; reads the index of every shard."""
         self._borders()
         for place in range(len(self.shards)):
-            yield from self._shard(place).keys()
+            with self._use_shard(place) as shard:
+                keys = shard.keys()
+            yield from keys
 
     def __contains__(self, key: object) -> bool:
         """Tell whether a sample has a key."""

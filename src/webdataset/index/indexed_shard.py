@@ -124,19 +124,21 @@ class IndexedShard:
     def _open(self) -> RandomAccess:
         with self._opening:
             try:
-                if self._ranges is None:
+                # another thread may close it meanwhile
+                ranges = self._ranges
+                if ranges is None:
                     rules = self._reading
-                    opened = open_ranges(self.url, level=rules.trust, storage_options=rules.storage_options)
-                    self._recognise(opened)
-                    self._ranges = opened
+                    ranges = open_ranges(self.url, level=rules.trust, storage_options=rules.storage_options)
+                    self._recognise(ranges)
+                    self._ranges = ranges
                 if self._index is None:
-                    index = find_index(self.url, self._ranges, self._given, self._reading)
+                    index = find_index(self.url, ranges, self._given, self._reading)
                     self._index = dataclasses.replace(index, url=self.url)
                 elif isinstance(self._index.entries, OffsetEntries):
-                    self._index.entries.ranges = self._ranges
+                    self._index.entries.ranges = ranges
             except WebDatasetError as error:
                 raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
-            return self._ranges
+            return ranges
 
     def _recognise(self, opened: RandomAccess) -> None:
         """Compare a shard that is opened again with what it was: headers prove names and sizes, not payloads."""
@@ -277,6 +279,9 @@ class IndexedShard:
         ):
             self._read_small = open_small_samples(index, ranges)
             self.quick = self._read_small if self.decode is None else None
+            if ranges is not self._ranges:
+                # another thread has closed it meanwhile
+                self._read_small = self.quick = None
         return sample
 
     @overload

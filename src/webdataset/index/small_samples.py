@@ -9,6 +9,7 @@ is, ``native/indexed_samples.c`` does what :meth:`SmallSampleReader.read` does; 
 import os
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 from zlib import adler32
 
@@ -72,10 +73,13 @@ class SmallSampleReader:
         # each column that is looked at costs a miss of the processor's cache
         count = max(1, len(columns.starts))
         each = len(columns.kinds) // count
-        alike = bytes(memoryview(columns.kinds)) == bytes(memoryview(columns.kinds)[:each]) * count  # type: ignore[arg-type]
-        known = all(kind < len(self._names) for kind in columns.kinds[:each])
+        # no slices of views that threads share: see SampleEntries.verify
+        kinds = columns.kinds.tobytes()  # type: ignore[attr-defined]  # an array or a view
+        alike = kinds == kinds[: each * len(kinds) // max(1, len(columns.kinds))] * count
+        first = list(islice(columns.kinds, each))
+        known = all(kind < len(self._names) for kind in first)
         self._fields = each if alike and known and _rises_by(columns.field_ends, each) else 0
-        self._kinds = [self._names[kind] for kind in columns.kinds[: self._fields]]
+        self._kinds = [self._names[kind] for kind in first[: self._fields]]
         width = columns.key_ends[0] if len(columns.key_ends) else 0
         self._key_bytes = width if _rises_by(columns.key_ends, width) else 0
         # all headers were verified when the file was indexed
@@ -166,4 +170,4 @@ def _rises_by(ends: Sequence[int], step: int) -> bool:
     if len(ends) and ends[-1] != len(ends) * step:
         return False
     expected = array("Q", range(step, len(ends) * step + 1, step)) if step else array("Q")
-    return bytes(memoryview(ends)) == expected.tobytes()  # type: ignore[arg-type]
+    return ends.tobytes() == expected.tobytes()  # type: ignore[attr-defined, no-any-return]

@@ -10,7 +10,6 @@ in whose window decoders were offered memory: that is watched, and nothing else 
 """
 
 import queue
-import sys
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from webdataset.core import distributed
 from webdataset.core.errors import FlowError
+from webdataset.core.fork_safety import FREE_THREADED
 from webdataset.loading.columns import estimate_bytes
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.rows import RowAllocator
@@ -27,8 +27,6 @@ from webdataset.loading.worker import EpochCancelled, EpochWork, WindowCredit, W
 
 # for a thread that sits in a read, when the loader is closed
 _PATIENCE_SECONDS = 5.0
-# Python has no global lock: parts that were sent are kept
-FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 # of a part that is kept
 _MOST_KEPT_BYTES = 1 << 20
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol, SupportsIndex, TypeVar
 from webdataset.core import settings
 from webdataset.core.distributed import detect_context, thread_context, worker_context
 from webdataset.core.errors import NoShards, UsageError
+from webdataset.core.fork_safety import epoch_lock
 from webdataset.core.logs import log
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import hash_seed, random_seed, read_epoch, read_seed
@@ -105,8 +106,9 @@ class ShardList(IterableDataset):
         raise NotImplementedError(f"{type(self).__name__}.shards")
 
     def __iter__(self) -> Iterator[Shard]:
-        self.epoch += 1
-        return self.shards(self.epoch, make_unseeded_rng)
+        with epoch_lock.lock:
+            self.epoch = epoch = self.epoch + 1
+        return self.shards(epoch, make_unseeded_rng)
 
     def draw_shards(self, run: ShardPass) -> Iterator[Shard]:
         """Yield the shards of one pass of a running pipeline: reproducible from the run's seed and epoch.

@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import Any, SupportsIndex
 
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
+from webdataset.core.fork_safety import epoch_lock
 from webdataset.core.json_types import Address, JsonValue, as_int, as_object, as_pair
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import CounterRng, Seed, make_rng, read_seed
@@ -188,8 +189,9 @@ class Mixture(Stage[MixState], IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         # without a seed the global generator decides, as upstream: random.seed(...) makes a bare mix reproducible
         seed = getattr(self, "seed", None)
-        run = Run(seed=seed if isinstance(seed, int) else random.getrandbits(63), epoch=self.epoch)
-        self.epoch += 1
+        with epoch_lock.lock:
+            run = Run(seed=seed if isinstance(seed, int) else random.getrandbits(63), epoch=self.epoch)
+            self.epoch += 1
         return self.flow(iter(()), self.begin(run))
 
     def __call__(self, source: Iterable[Any] = ()) -> Iterator[Any]:
