@@ -47,7 +47,7 @@ def test_it_is_free_in_a_child(kind):
     held.wait()
     child = os.fork()
     if child == 0:
-        os._exit(0 if lock._lock.acquire(timeout=5) else 1)
+        os._exit(0 if lock.lock.acquire(timeout=5) else 1)
     _, status = os.waitpid(child, 0)
     done.set()
     thread.join()
@@ -70,7 +70,7 @@ def test_one_may_be_taken_again():
         with lock:
             pass
         taken = []
-        thread = threading.Thread(target=lambda: taken.append(lock._lock.acquire(timeout=0.05)))
+        thread = threading.Thread(target=lambda: taken.append(lock.lock.acquire(timeout=0.05)))
         thread.start()
         thread.join()
         assert taken == [False]

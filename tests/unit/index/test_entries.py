@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
+from webdataset.index.formats import binary
 
 ROWS = [
     SampleEntry("a/b.c/d", 0, (FieldEntry("jpg", "a/b.c/d.JPG", 512, 3), FieldEntry("cls", "a/b.c/d.cls", 1536, 1))),
@@ -54,3 +55,26 @@ def test_a_shard_index_shows_no_secrets():
     assert index.md5 == "0"
     assert ShardIndex("x", None, 0, [], compression="gz").addressable is False
     assert ShardIndex("x", None, 0, []).md5 is None
+
+
+def test_two_threads_compare_columns_with_their_checksum():
+    """A thread that finds them unverified may go on while another one has just verified them."""
+    asked, answers = [], [lambda: asked.append(True), None]
+
+    class Watched(SampleEntries):
+        _unverified = property(lambda _: answers.pop(0) if answers else None, lambda *_: None)
+
+    entries = Watched.from_columns(SampleEntries(ROWS).columns(), lambda: None)
+    entries.verify()
+    assert asked == [True]
+
+
+def test_threads_slice_no_view(monkeypatch):
+    """Where Python has no global lock, keys of a mapped index are no view any more: its slices are counted wrongly."""
+    monkeypatch.setattr("webdataset.index.entries.FREE_THREADED", True)
+    index = ShardIndex("x.tar", 1 << 50, 6144, SampleEntries(ROWS))
+    entries = binary.loads(binary.dumps(index)).entries
+    assert list(entries) == ROWS
+    assert entries.is_mapped
+    assert not isinstance(entries.columns().keys, memoryview)
+    assert pickle.loads(pickle.dumps(entries)) == entries

@@ -164,3 +164,19 @@ def test_an_expression_is_no_rule_of_random_access(shards):
     ):
         with pytest.raises(UsageError, match=r"all samples of its shards: where= is for WebDataset"):
             call()
+
+
+def test_a_shard_that_is_closed_while_it_is_read(shards, monkeypatch):
+    """Another thread reads other shards meanwhile: no more than ``open_shards`` stay open."""
+    dataset = wds.IndexedDataset(shards, open_shards=1)
+    assert len(dataset) == 10
+    first = dataset.shards[0]
+    read = first.read
+
+    def read_others(number):
+        assert dataset[9]["__key__"]
+        return read(number)
+
+    monkeypatch.setattr(first, "read", read_others)
+    assert dataset[1]["__key__"] == "0-1"
+    assert [shard._ranges is not None for shard in dataset.shards] == [False] * 4 + [True]
