@@ -142,11 +142,11 @@ def _read_place(place: str) -> bytes:
     with open_url(place) as stream:
         before = stream_identity(stream)
         content: bytes = stream.read()
-    _check_unchanged(place, before, len(content))
+    _refuse_changes(place, before, len(content))
     return content
 
 
-def _check_unchanged(place: str, before: tuple[int | None, str | None], size: int) -> None:
+def _refuse_changes(place: str, before: tuple[int | None, str | None], size: int) -> None:
     """Raise where a local file was written to while it was read: its bytes are neither the old ones nor the new ones.
 
     Raises:

@@ -301,8 +301,7 @@ def write_hf_folder(
     """
     place = Path(folder)
     check_hf_folder(folder, force=force)
-    free = is_free(place)
-    process = os.getpid()
+    free, process = is_free(place), os.getpid()
     staging = name_staging(place) if free else place.with_name(name_staging(place).name)
     try:
         make_durable_folder(str(staging.parent))
@@ -317,8 +316,7 @@ def write_hf_folder(
         for number, (file, _) in enumerate(writer.files):
             names.append(f"data-{number:05}-of-{len(writer.files):05}.arrow")
             Path(file).rename(staging / names[-1])
-        if not names:
-            # load_from_disk wants a table, be it empty
+        if not names:  # load_from_disk wants a table, be it empty
             names = ["data-00000-of-00001.arrow"]
             with TableWriter(str(staging / names[0]), "stream", columns):
                 pass
