@@ -513,7 +513,7 @@ def test_a_second_call_while_one_is_at_work_is_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("missing", "not compiled"), ("broken", "no: undefined symbol"), ("other", "another version (0, not 4)")],
+    [("missing", "not compiled"), ("broken", "no: undefined symbol"), ("other", "another version (0, not 5)")],
 )
 def test_without_a_usable_core_python_reads(fault, said, monkeypatch):
     """A core that is not there, cannot be loaded or is of another version is left alone, and the reason is told."""
