@@ -217,9 +217,10 @@ def is_stream_state(stream_state: object) -> bool:
         return False
     if len(stream_state) == _ENDED_LENGTH:
         return True
-    given, memories = stream_state[2], stream_state[4]
+    given, ended, memories = stream_state[2:]
     return (
         given <= stream_state[0]
+        and (ended is None or (type(ended) is int and 0 <= ended <= _LARGEST))
         and type(memories) is list
         and all(memory is None or (type(memory) is list and len(memory) == 2) for memory in memories)
     )

@@ -293,7 +293,10 @@ class OpaqueStageRunner(StageRunner):
             recall: Callable[[object], None] = self.foreign.recall  # type: ignore[attr-defined]  # it left the mark
             recall(state["mark"])
         self.read, self.behind = state.get("read"), True
-        super().restore(state["count"])
+        count = state["count"]
+        if type(count) is not int or not 0 <= count < 1 << 53:
+            raise StateMismatch(f"the state has no number of items for {self.foreign!r}: {str(count)[:80]}")
+        super().restore(count)
 
     def open(self) -> Iterator[Any]:
         """Start it, skipping what it gave before a restore."""

@@ -279,7 +279,9 @@ def find_place(stream_state: Json, epoch: int) -> tuple[int, int]:
     if isinstance(reader, list) and len(reader) == 8:
         shards = reader[0]
     elif isinstance(reader, dict) and isinstance(reader.get("slots"), list):
-        shards = min((slot[0] for slot in reader["slots"]), default=0)
+        # what is no slot is refused when the stream starts
+        slots = [slot for slot in reader["slots"] if isinstance(slot, list) and len(slot) == 2]
+        shards = min((slot[0] for slot in slots if type(slot[0]) is int), default=0)
     return epoch + stream_state[1], shards if type(shards) is int and shards > 0 else 0
 
 

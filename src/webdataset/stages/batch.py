@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from webdataset.core.error_handlers import count_drop
-from webdataset.core.errors import SampleError, UsageError
+from webdataset.core.errors import SampleError, StateMismatch, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_pair
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.upstream_utils import check_flags
@@ -326,6 +326,8 @@ class UnbatchState(StageState):
         """Open the batch once more, if any of its samples are left."""
         if state is None:
             return
+        if len(as_list(state)) != 3:
+            raise StateMismatch(f"this is not where a batch was taken apart: {str(state)[:80]}")
         batch, place, left = as_list(state)
         index, self.left = as_int(place), as_int(left)
         self.address = [batch, index]

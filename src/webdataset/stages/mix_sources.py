@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from webdataset.core.error_handlers import skip_items
-from webdataset.core.errors import FlowError, UsageError
+from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int
 from webdataset.core.seeds import hash_seed
 from webdataset.shards.split import StreamItems
@@ -136,10 +136,24 @@ def start_source(dataset: Any, run: Run, number: int, state: JsonValue = None) -
     if run.tracked:
         refuse_unrepeatable(dataset)
     if is_startable(dataset):
+        _check_source_state(state)
         flow: SourceFlow = dataset.start(_branch_run(run, dataset, number), state, tracked=run.tracked)
         return flow
     source = dataset if run.stream is None else StreamPart(dataset, StreamItems(run.stream, whole=run.whole_shards))
     return NumberedFlow(source, as_int(state or 0), tracked=run.tracked)
+
+
+def _check_source_state(state: JsonValue) -> None:
+    """Refuse the state of a source whose parts are of other types. Raises StateMismatch: it is one."""
+    flow = state.get("flow") if isinstance(state, dict) else None
+    if not isinstance(flow, dict):
+        # the source itself says what it lacks
+        return
+    ended, stages = flow.get("ended"), flow.get("stages")
+    named = isinstance(stages, list) and all(isinstance(name, str) for name in stages)
+    placed = ended is None or (type(ended) is int and ended >= 0)
+    if not named or not placed or not isinstance(flow.get("generators", {}), dict):
+        raise StateMismatch(f"this is not the state of a source of a mix: {str(flow)[:80]}")
 
 
 def refuse_unrepeatable(source: object) -> None:

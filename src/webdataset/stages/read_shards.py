@@ -125,6 +125,8 @@ class SavedPosition:
             shard, ordinal, offset, key, url, size, validator, rises = cast("list[Any]", as_list(state))
         except (TypeError, ValueError) as error:
             raise StateMismatch(f"this is not where a reader stood: {str(state)[:80]}") from error
+        if not _are_counts(shard, ordinal, offset, key):
+            raise StateMismatch(f"this is not where a reader stood: {str(state)[:80]}")
         self.parts: SplitJson = [[shard, ordinal, offset, key], [url, size, validator, rises]]
         self.start = Address(shard, ordinal, offset)
         self.key = int(key)
@@ -401,6 +403,8 @@ class ReadShards(Stage):
             FlowError: there is no sample at one of the addresses.
             StateMismatch: another sample than the state's stands at one of them: the shards were replaced.
         """
+        if not all(_are_counts(*address) for address in addresses):
+            raise StateMismatch(f"these are no addresses of samples: {str(addresses)[:80]}")
         found: dict[CheckedAddress, Sample] = {}
         wanted = sorted({CheckedAddress(*address) for address in addresses})
         stream = iter(shards)
@@ -508,7 +512,13 @@ def find_position(items: Iterator[Any], state: StageState | None) -> Position | 
     return state.position if alone and isinstance(state, ReaderState) else None
 
 
+_LARGEST = 1 << 63
 _BARE_READERS = (read_samples.__code__, ReadShards._resume.__code__)  # noqa: SLF001  of this module
+
+
+def _are_counts(*numbers: object) -> bool:
+    """Tell whether all of these are whole numbers from 0 that a file may have as an offset."""
+    return all(type(number) is int and 0 <= number < _LARGEST for number in numbers)
 
 
 def note_stops(handler: Handler, stops: list[Exception]) -> Handler:
