@@ -69,7 +69,7 @@ SAME_EVERYWHERE = [
         "docs/test_prose_commands", "docs/test_site", "docs/test_structure", "docs/test_tarp_page",
         "e2e/test_command_reshape",
         "e2e/test_completion", "e2e/test_demo", "e2e/test_demo_killed", "e2e/test_loader_bench", "e2e/test_new_user",
-        "e2e/test_release", "e2e/test_view_browser", "oracle/test_decode_differential",
+        "e2e/test_release", "e2e/test_view_browser", "e2e/test_view_published", "oracle/test_decode_differential",
         "oracle/test_filters_differential", "oracle/test_fuzz_differential", "oracle/test_pipelines_differential",
         "oracle/test_shardlists_differential", "oracle/test_specs_differential", "oracle/test_stage_lists",
         "oracle/test_tenbin_differential", "oracle/test_wids_differential", "unit/cluster/test_training_forecast",
