@@ -29,7 +29,7 @@ BUDGETS = {
     "loader, state": (4, 9),
     # three for states of datasets that workers read, and for imports that a fork must not cut off
     "loader, continue": (44, 319),
-    "cache miss": (52, 348),
+    "cache miss": (52, 349),
     "write first": (11, 81),
     "write later": (4, 10),
 }

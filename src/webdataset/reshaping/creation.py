@@ -27,8 +27,7 @@ from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.raw_samples import RawMember, RawSample
 from webdataset.shards.expand import walk_folder
 from webdataset.shards.urls import SHARD_ENDINGS, check_document_url, join_url, parent_folder
-from webdataset.storage.open_url import open_url
-from webdataset.storage.random_access import local_path
+from webdataset.storage.open_url import local_path, open_url
 from webdataset.storage.streams import stream_identity
 from webdataset.tar.builder import EPOCH, MemberStyle, make_header_maker
 
@@ -284,7 +283,7 @@ def _parse_json_rows(source: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
-def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return a JSON object; Python would take the last of two values of one name, and lose the first.
 
     Raises:

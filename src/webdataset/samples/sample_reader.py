@@ -352,7 +352,7 @@ class Reading(PicklesProfiles):
         where: tells which samples are given; None gives all. The others count on: what a stream's share is, and the
             number of a sample in its shard, do not depend on it.
         memory_map: give fields as read-only memoryviews, of a map of the file where a shard is local or in the cache,
-            and plain; else of copied bytes. See docs/performance.md.
+            and plain; else of copied bytes. See docs/performance-details.md.
     """
 
     handler: Handler = reraise_exception
@@ -381,10 +381,8 @@ class Reading(PicklesProfiles):
             check_policy(self.split_samples)
             # it checks what it takes
             self.grouper()
-        if self.memory_map is not False:
-            check_flags(memory_map=self.memory_map)
-        if (self.select_files, self.rename_files, self.trust) != (None, None, None):
-            self._check_names()
+        if (self.select_files, self.rename_files, self.trust, self.memory_map) != (None, None, None, False):
+            self._check_rare_rules()
         if not isinstance(self.limits, Limits):
             raise UsageError(f"limits={self.limits!r:.60}: it is a webdataset.tar.header.Limits")
         if self.where is not None and not hasattr(self.where, "holds"):
@@ -403,7 +401,8 @@ class Reading(PicklesProfiles):
 
             object.__setattr__(self, "storage_options", check_storage_options(self.storage_options))
 
-    def _check_names(self) -> None:
+    def _check_rare_rules(self) -> None:
+        check_flags(memory_map=self.memory_map)
         for name, returns in _MEMBER_FUNCTIONS.items():
             function = getattr(self, name)
             if function is not None and not callable(function):
