@@ -53,10 +53,12 @@ class Cached(Stage, PipelineStage):
         self._kept: dict[WorkerContext, list[Any]] = {}  # by worker: each sees other samples
         self._marks: dict[WorkerContext, str] = {}
 
-    @property
-    def cached(self) -> list[Any] | None:
-        """The samples that this worker keeps; None before the first complete pass."""
+    def kept_samples(self) -> list[Any] | None:
+        """Return the samples that this worker keeps; None before the first complete pass."""
         return self._kept.get(worker_context())
+
+    # the published name
+    cached = property(kept_samples)
 
     @property
     def mark(self) -> str | None:
@@ -102,7 +104,7 @@ class Cached(Stage, PipelineStage):
         return {"_kept": {}, "_marks": {}}
 
     def __repr__(self) -> str:
-        return "Cached()" if self.cached is None else f"Cached({len(self.cached)} samples)"
+        return "Cached()" if (kept := self.kept_samples()) is None else f"Cached({len(kept)} samples)"
 
 
 def _copy_sample(sample: Any) -> Any:
