@@ -2,6 +2,7 @@
 
 import copy
 import json
+from typing import Any
 
 import pytest
 
@@ -31,14 +32,14 @@ def test_changed_states_are_refused_by_name(tmp_path, place, wrong):
     next(run)
     state = json.loads(json.dumps(run.state_dict()))
     run.close()
-    changed = part = copy.deepcopy(state["memories"])
-    part = part["0"]
+    changed: Any = copy.deepcopy(state["memories"])
+    part = changed["0"]
     if place[1:2] == (1,):
         place = (4, 0, 0, "count")
     for name in place[:-1]:
         part = part[name]
     assert place[-1] in part or isinstance(part, list)
-    part[place[-1]] = wrong
+    part[place[-1]] = wrong  # type: ignore[index]
     header = {name: entry for name, entry in state.items() if name not in ("received", "memories", "check")}
     with pytest.raises(StateMismatch):  # noqa: PT012  where the state is built, taken up, or used
         dataset.load_state_dict(build_state(header, changed))
