@@ -50,10 +50,10 @@ class Cached(Stage, PipelineStage):
     state_name = "Cached"
 
     def __init__(self) -> None:
-        self._kept: dict[WorkerContext, list[Any]] = {}  # by worker: each sees other samples
+        self._kept: dict[WorkerContext, list[object]] = {}  # by worker: each sees other samples
         self._marks: dict[WorkerContext, str] = {}
 
-    def kept_samples(self) -> list[Any] | None:
+    def kept_samples(self) -> list[object] | None:
         """Return the samples that this worker keeps; None before the first complete pass."""
         return self._kept.get(worker_context())
 
