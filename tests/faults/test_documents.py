@@ -1,9 +1,11 @@
 """Interleaved documents in shards that are cut, damaged or wrong: nothing is joined or lost unsaid."""
 
+import random
+
 import pytest
 
 import webdataset as wds
-from webdataset.core.errors import MissingImage, SampleError, Truncated
+from webdataset.core.errors import MissingImage, SampleError, Truncated, UsageError
 from webdataset.samples.documents.document import Document
 from webdataset.testing import archives, documents
 from webdataset.testing.documents import Picture, Spec
@@ -52,13 +54,22 @@ def test_a_cut_shard_does_not_feed_the_next_one(tmp_path):
     assert [(failure.key, failure.url) for failure in failures] == [("000", path)]
 
 
+def mix_up(samples):
+    """A shuffle of the user's own, of which the library knows nothing."""
+    samples = list(samples)
+    random.Random(3).shuffle(samples)
+    yield from samples
+
+
 def test_a_shuffle_before_the_stage_is_told(tmp_path):
     """Members that stand apart are errors that say where the shuffle belongs, never documents without images."""
     path, _ = shard(tmp_path / "a.tar", by_name=False)
+    with pytest.raises(UsageError, match="put it after the stage that joins"):
+        wds.WebDataset(path).shuffle(100).interleaved()
+    ds = wds.WebDataset(path).compose(mix_up)
     with pytest.raises(SampleError, match="shuffle after interleaved"):
-        list(wds.WebDataset(path).shuffle(100, initial=100, seed=3).interleaved())
+        list(ds.interleaved())
     failures = []
-    ds = wds.WebDataset(path).shuffle(100, initial=100, seed=3)
     found = list(ds.interleaved(handler=lambda exn: failures.append(exn) or True))
     assert all(documents.shown(document) == EXPECTED[document["__key__"]] for document in found)
     assert len(found) + sum(isinstance(failure, MissingImage) for failure in failures) == 4

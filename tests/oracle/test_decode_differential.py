@@ -27,7 +27,7 @@ ORACLES = {"0.2.86": "WDS_ORACLE_086", "1.0.2": "WDS_ORACLE_102"}
 PROBE = Path(__file__).with_name("decode_probe.py")
 
 OURS_WRITES_VALUES = "json-text: a str is a value of the format; upstream writes what it cannot read"
-OBJECTS = "npy-of-lists: lists and numbers are written; objects are an error, not a field that cannot be read"
+OBJECTS = "npy-of-lists: lists and numbers are written; texts and objects are an error, not a field that cannot be read"
 NUMBERS = "cls-numbers: what is no whole number would not read back: an error"
 DEVIATIONS = {
     r"field (json|jsn|x\.json) null": "json-null: JSON null is None, not the bytes",
@@ -41,9 +41,9 @@ DEVIATIONS = {
     r"image key '\.hdf'": "image-extensions: not an image format",
     r"write text as (json|jsn|json\.gz|pyd|pickle|mp|msgpack|msg)": OURS_WRITES_VALUES,
     r"write none as (json|jsn|json\.gz|mp|msgpack|msg|pyd|pickle)": "json-null: None reads back as None",
-    r"(write|accept) (list|number|float|none|dict|arrays) as npy": OBJECTS,
+    r"(write|accept) (list|number|float|none|dict|arrays|text) as npy": OBJECTS,
     r"accept .* as (cls|cls2|class|count|index|inx|id)": NUMBERS,
-    r"accept dict as npz": "npz-of-objects: 0.2.86 writes arrays of objects, which it cannot read",
+    r"accept (dict|text) as npz": "npz-of-objects: 0.2.86 writes arrays of objects, which it cannot read, and texts",
     r"field bin .* basic": "bin: bin is bytes by the table instead of by nobody",
     r"(write|accept) (arrays?|.*image.*) as (mp|msgpack|msg)": "msgpack-arrays: arrays can stand in msgpack",
     r"(write|accept) bytes as (_meta|__key__)": "meta-bytes: metadata may be bytes",

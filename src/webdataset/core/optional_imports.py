@@ -13,7 +13,6 @@ import copyreg
 import importlib
 import sys
 import weakref
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, SupportsIndex, cast
 
@@ -53,6 +52,7 @@ def install_command(extra: str = "") -> str:
     import json  # noqa: PLC0415  only for a message
     import shlex  # noqa: PLC0415  only for a message
     from importlib import metadata  # noqa: PLC0415  20 ms, only for a message
+    from pathlib import Path  # noqa: PLC0415  only for a message
 
     brackets = f"[{extra}]" if extra else ""
     package = Path(__file__).resolve().parents[1]
@@ -70,6 +70,7 @@ def install_command(extra: str = "") -> str:
 
 def _name_source(source: dict[str, object], brackets: str) -> str | None:
     """Return what pip is given for the source that ``direct_url.json`` (PEP 610) records; None where it is gone."""
+    from pathlib import Path  # noqa: PLC0415  only for a message
     from urllib.parse import urlsplit  # noqa: PLC0415  only for a message
     from urllib.request import url2pathname  # noqa: PLC0415  only for a message
 

@@ -414,7 +414,7 @@ class ReadShards(Stage):
             found.update(self._fetch_shard(listed, list(group)))
             passed = shard + 1
         samples = [found[CheckedAddress(*address)] for address in addresses]
-        if self.reading.memory_map:
+        if getattr(self.reading, "memory_map", False):
             from webdataset.samples.mapped_shard import view_fields  # noqa: PLC0415  few runs map files
 
             view_fields(samples)
