@@ -139,7 +139,8 @@ def test_a_killed_downloader_is_replaced(server, near):
     assert begin + stream.read() == server.pages["/x.tar"]
     stream.close()
     assert server.downloads() == 1
-    assert server.asked[-1].start > 130_000
+    # at least from what was noted: the last bytes that were written may not be
+    assert server.asked[-1].start >= 1 << 16
     assert server.asked[-1].condition
     assert parts(near) == []
 
