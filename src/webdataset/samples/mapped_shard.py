@@ -174,7 +174,7 @@ class MappedShardReader(ShardReader):
             return
         while pieces[0]:
             yield pieces.pop()
-            scanner.go_past(len(view))
+            scanner.skip_to(len(view))
             if scanner.offset == len(view):
                 self._source.check_identity()
                 return

@@ -152,8 +152,8 @@ class InputFiles:
     def _refuse(found: str | None, target: str) -> None:
         if found is not None:
             raise UsageError(
-                f"an output would replace an input ({found}), which may still be to be read: write it to another "
-                "folder, or under another name",
+                f"an output would replace an input ({found}), which may not have been read yet: write it to "
+                "another folder, or under another name",
                 url=target,
             )
 

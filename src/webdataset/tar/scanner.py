@@ -20,9 +20,9 @@ from webdataset.tar.member_assembly import GATHERED, Admit, Member, MemberAssemb
 CHUNK = 512 * 1024
 FIRST_CHUNK = 32 * 1024
 LARGE = 128 * 1024
-# of a mapped file: what is gone past tells large members, between which so many bytes are read
-_GONE_PAST = 16 * 1024
-_BETWEEN = 4096
+# of a mapped file, once so many bytes of a payload are skipped: members are large, and only headers are read
+_LARGE_SKIP = 16 * 1024
+_HEADER_CHUNK = 4096
 # a header may claim any size; a reader makes room for what it is asked to read
 MOST_AT_ONCE = 1 << 30
 _MOST_REMEMBERED = 1 << 16
@@ -137,15 +137,15 @@ class TarScanner(MemberAssembly):
         self.offset += count
 
     def map(self, view: memoryview) -> None:
-        """Give parts of a view as payloads from now on; the source goes past those that a chunk cuts off.
+        """Give parts of a view as payloads from now on; the source skips those that a chunk cuts off.
 
         Args:
             view: of the whole file.
         """
         self.mapped, self._mapped_length = view, len(view)
 
-    def go_past(self, length: int) -> None:
-        """Take note that the source goes past bytes that nothing is made of, at most to ``length``."""
+    def skip_to(self, length: int) -> None:
+        """Take note that the source skips the rest of a payload, at most up to offset ``length``."""
         count = min(self._skip, length - self.offset)
         self._skip -= count
         self.offset += count
@@ -247,7 +247,7 @@ class TarScanner(MemberAssembly):
         self.coming = body.name if body is not None and self._need >= LARGE and body.kind in REGULAR else None
         # after an exact read of a large body, ask for the next header alone; else grow towards whole chunks
         chunk = 0 if large else min(self.largest_chunk, (self._chunk or self.largest_chunk) * 2)
-        self._chunk = _BETWEEN if self._mapped_length and self._skip >= _GONE_PAST else chunk
+        self._chunk = _HEADER_CHUNK if self._mapped_length and self._skip >= _LARGE_SKIP else chunk
 
     def _take(self, taker: Taker, buf: bytes, pos: int, base: int) -> tuple[bytes, int, int, int]:
         """Let the taker take what it can; return where it stopped, and how far to read here before it is asked again.
