@@ -20,7 +20,7 @@
 #endif
 
 /* raised by one where the arguments or the result of a function change; native_core.py compares it */
-#define PROTOCOL 5
+#define PROTOCOL 6
 #ifndef SOURCE
 #define SOURCE "" /* digest of these files, where scripts/hatch_build.py compiles it */
 #endif

@@ -12,7 +12,7 @@ static PyMethodDef module_methods[] = {
     {"gather", (PyCFunction)gather, METH_VARARGS, gather_doc},
 #ifndef _WIN32
     {"is_unchanged", is_unchanged, METH_VARARGS, is_unchanged_doc},
-    {"read_small_sample", (PyCFunction)(void (*)(void))read_small_sample, METH_FASTCALL, read_small_sample_doc},
+    {"read_local_sample", (PyCFunction)(void (*)(void))read_local_sample, METH_FASTCALL, read_local_sample_doc},
 #endif
     {"pack_values", pack_values, METH_O, pack_values_doc},
     {"sum_streams", (PyCFunction)(void (*)(void))sum_streams, METH_FASTCALL, sum_streams_doc},

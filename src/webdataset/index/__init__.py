@@ -7,7 +7,7 @@
 * ``column_files``: columns files, written; ``column_selection``: the samples that an expression may want by them
 * ``sample_tables``: what a process needs to read only its own samples of a shard; ``member_lists``: from an index
 * ``indexed_shard``, ``indexed_dataset``: samples by number and by key; ``sample_fetch``: reads and proves one;
-  ``small_samples``: the usual ones by one read; ``video_clips``: parts of videos by ranges
+  ``local_samples``: those of local files, by one read or call; ``video_clips``: parts of videos by ranges
 * ``formats``: our own, DALI, Energon, files-JSON, columns in Parquet; ``wids``: the published ``wids``
 
 The public names are loaded when they are first used.

@@ -16,9 +16,9 @@ from webdataset.core.tracebacks import trim_traceback
 from webdataset.index.build import choose_reading
 from webdataset.index.convert import OffsetEntries, stale_error
 from webdataset.index.entries import SampleEntries, ShardIndex
+from webdataset.index.local_samples import open_local_samples
 from webdataset.index.lookup import IndexSpec, check_index_spec, find_index
 from webdataset.index.sample_fetch import fetch_sample
-from webdataset.index.small_samples import open_small_samples
 from webdataset.samples.grouping import Sample
 from webdataset.samples.sample_reader import Reading
 from webdataset.storage.random_access import RandomAccess, open_ranges
@@ -103,7 +103,7 @@ class IndexedShard:
         self._identity: tuple[int | None, str | None] | None = None
         self._ordinals: dict[str, int | list[int]] | None = None
         self._opening = ForkSafeLock()
-        self._read_small: Callable[[int], Sample | None] | None = None
+        self._read_local: Callable[[int], Sample | None] | None = None
         self.quick: Callable[[int], Sample | None] | None = None
         self._videos: VideoMembers | None = None
 
@@ -196,8 +196,8 @@ class IndexedShard:
             ShardChanged: it has changed since it was first opened.
             SourceError: it cannot be read.
         """
-        read_small = self._read_small
-        sample = read_small(ordinal) if read_small is not None and fields is None and ordinal >= 0 else None
+        read_local = self._read_local
+        sample = read_local(ordinal) if read_local is not None and fields is None and ordinal >= 0 else None
         if sample is None:
             sample = self._fetch(ordinal, fields)
         if self.decode is None:
@@ -272,16 +272,16 @@ class IndexedShard:
         except WebDatasetError as error:
             raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
         if (
-            self._read_small is None
+            self._read_local is None
             and not self._reading.memory_map
             and self._reading.rename_files is None
             and ranges is self._ranges
         ):
-            self._read_small = open_small_samples(index, ranges)
-            self.quick = self._read_small if self.decode is None else None
+            self._read_local = open_local_samples(index, ranges)
+            self.quick = self._read_local if self.decode is None else None
             if ranges is not self._ranges:
                 # another thread has closed it meanwhile
-                self._read_small = self.quick = None
+                self._read_local = self.quick = None
         return sample
 
     @overload
@@ -341,7 +341,7 @@ class IndexedShard:
 
     def close(self) -> None:
         """Let go of the shard; it is opened again when it is asked again. A read in progress still ends well."""
-        self._ranges = self._read_small = self.quick = self._videos = None
+        self._ranges = self._read_local = self.quick = self._videos = None
         if self._index is not None and isinstance(self._index.entries, OffsetEntries):
             self._index.entries.ranges = None
 
@@ -355,7 +355,7 @@ class IndexedShard:
         """Travel without what is open, with the index if it is known."""
         state = self.__dict__.copy()
         # another host has its own copy, with a time of its own
-        state.update(_ranges=None, _read_small=None, quick=None, _decoder=None, _ordinals=None, _identity=None,
+        state.update(_ranges=None, _read_local=None, quick=None, _decoder=None, _ordinals=None, _identity=None,
                      _videos=None)  # fmt: skip
         entries = None if self._index is None else self._index.entries
         if isinstance(entries, OffsetEntries) or (isinstance(entries, SampleEntries) and entries.is_mapped):

@@ -16,7 +16,7 @@ from webdataset.core import errors
 from webdataset.core.errors import WebDatasetError
 from webdataset.index.convert import stale_error
 from webdataset.index.entries import FieldEntry, SampleEntry, ShardIndex
-from webdataset.index.small_samples import LARGE
+from webdataset.index.local_samples import LARGE
 from webdataset.samples.grouping import Sample, is_meta
 from webdataset.samples.links import LinkTargets
 from webdataset.samples.member_sizes import check_member_size

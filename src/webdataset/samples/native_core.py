@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from webdataset import _native
     from webdataset.tar.scanner import TarScanner
 
-PROTOCOL: Final = 5
+PROTOCOL: Final = 6
 """What the compiled module must say of itself."""
 
 

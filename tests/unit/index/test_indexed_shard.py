@@ -26,7 +26,7 @@ from webdataset.index.convert import OffsetEntries
 from webdataset.index.entries import SampleEntries, ShardIndex
 from webdataset.index.formats import dali, energon, files_json
 from webdataset.index.indexed_shard import IndexedShard
-from webdataset.index.small_samples import open_small_samples
+from webdataset.index.local_samples import open_local_samples
 from webdataset.testing import archives
 from webdataset.testing.sources import RangeServer
 
@@ -585,7 +585,7 @@ def test_a_fork_while_a_shard_is_opened(tmp_path):
 
 def test_closed_while_it_is_opened(tmp_path, monkeypatch):
     """Another thread may close it then: the sample comes all the same, and nothing stays open."""
-    shard, find_index, open_small = IndexedShard(shard_of(tmp_path)), indexed_shard.find_index, open_small_samples
+    shard, find_index, open_small = IndexedShard(shard_of(tmp_path)), indexed_shard.find_index, open_local_samples
 
     def find(*given):
         shard.close()
@@ -596,10 +596,10 @@ def test_closed_while_it_is_opened(tmp_path, monkeypatch):
         return open_small(*given)
 
     monkeypatch.setattr(indexed_shard, "find_index", find)
-    monkeypatch.setattr(indexed_shard, "open_small_samples", open_small_and_close)
+    monkeypatch.setattr(indexed_shard, "open_local_samples", open_small_and_close)
     assert plain(shard[0])[0] == "00"
     assert shard.quick is None
     shard.__dict__.update(_index=None)
     assert plain(shard[1])[0] == "01"
     assert plain(shard[2])[0] == "02"
-    assert (shard.quick, shard._read_small) == (None, None)
+    assert (shard.quick, shard._read_local) == (None, None)

@@ -1,9 +1,12 @@
-"""Reads a sample of small plain members of a local file by its number: one positioned read, straight from the columns.
+"""Reads a sample of plain members of a local file by its number, straight from the columns.
+
+A small sample takes one positioned read, and its fields are copied from it. The fields of a large one are read each by
+itself, in the native core by one call.
 
 Theory. A header proves its member: checksum, name, kind and size are compared with the index at each read. Here that
 is done for the plainest form of a header alone, and after the read the file must be as old and as large as it was when
 it was opened. Anything else is no error here: the caller reads the sample in the way that judges. Where the native core
-is, ``native/indexed_samples.c`` does what :meth:`SmallSampleReader.read` does; a lookup takes two thirds of the time.
+is, ``native/indexed_samples.c`` does what :meth:`LocalSampleReader.read` does; a lookup takes two thirds of the time.
 """
 
 import os
@@ -21,11 +24,14 @@ from webdataset.tar.header import BLOCK, REGULAR, parse_checksum
 
 # from here on, one more read is cheaper than one more copy
 LARGE = 32 * 1024
+# of a large sample: fields, and bytes of headers and padding between them
+_MOST_FIELDS = 32
+_MOST_BETWEEN = 32 * 1024
 _MOST_REMEMBERED = 1 << 12
 _pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)
 
 
-def open_small_samples(index: ShardIndex, ranges: object) -> Callable[[int], Sample | None] | None:
+def open_local_samples(index: ShardIndex, ranges: object) -> Callable[[int], Sample | None] | None:
     """Return what reads a sample of a shard by its number, from 0; it returns None where anything is unusual.
 
     None where the shard is not a local file, or its members are called by other names.
@@ -39,21 +45,21 @@ def open_small_samples(index: ShardIndex, ranges: object) -> Callable[[int], Sam
         return None
     if entries.columns().odd:
         return None
-    reader = SmallSampleReader(index, entries, ranges)
-    read_small_sample = getattr(find_native(), "read_small_sample", None)
-    if read_small_sample is None:
+    reader = LocalSampleReader(index, entries, ranges)
+    read_local_sample = getattr(find_native(), "read_local_sample", None)
+    if read_local_sample is None:
         return reader.read
     described = reader.describe_file()
 
     # a partial would show all columns where it is printed
     def read(ordinal: int) -> Sample | None:
-        sample: Sample | None = read_small_sample(described, ordinal)
+        sample: Sample | None = read_local_sample(described, ordinal)
         return sample
 
     return read
 
 
-class SmallSampleReader:
+class LocalSampleReader:
     """The samples of one open file.
 
     Args:
@@ -88,7 +94,7 @@ class SmallSampleReader:
         self._octal: dict[int, bytes] = {}
 
     def describe_file(self) -> tuple[object, ...]:
-        """Return what the native core reads samples with; see ``read_small_sample`` in ``_native.pyi``."""
+        """Return what the native core reads samples with; see ``read_local_sample`` in ``_native.pyi``."""
         keys, key_ends, _, *fields = self._columns
         return (*self._file, keys, key_ends, *fields, tuple(self._names), self._fields, self._key_bytes,
                 self._sparse, self._url, self._ranges)  # fmt: skip
@@ -101,7 +107,7 @@ class SmallSampleReader:
         """
         keys, key_ends, _, field_ends, offsets, sizes, kinds = self._columns
         descriptor, length, changed_ns = self._file
-        names, octal = self._names, self._octal
+        names = self._names
         try:
             each = self._fields
             if each:
@@ -110,10 +116,11 @@ class SmallSampleReader:
                 first, last = field_ends[ordinal - 1] if ordinal else 0, field_ends[ordinal] - 1
             start = offsets[first] - BLOCK
             size = offsets[last] + sizes[last] - start
-            if last < first or start < 0 or not BLOCK <= size <= LARGE or ordinal in self._sparse:
+            if last < first or start < 0 or size < BLOCK or start + size > length or ordinal in self._sparse:
                 return None
-            content = _pread(descriptor, size, start)  # type: ignore[misc]  # see open
-            if len(content) != size or not self._is_unchanged(descriptor, length, changed_ns):
+            large = size > LARGE
+            content = b"" if large else _pread(descriptor, size, start)  # type: ignore[misc]  # see open_local_samples
+            if not self._is_usual(first, last) if large else len(content) != size:
                 return None
             width = self._key_bytes
             begin = width * ordinal if width else key_ends[ordinal - 1] if ordinal else 0
@@ -124,21 +131,48 @@ class SmallSampleReader:
             for row in range(first, last + 1):
                 name, rest = self._kinds[row - first] if each else names[kinds[row]]
                 place, count = offsets[row] - start, sizes[row]
-                sample[name] = payload = content[place : place + count]
-                if (
-                    place < BLOCK
-                    or len(payload) != count
-                    or not content.startswith(key + rest, place - BLOCK)
-                    or content[place - 388 : place - 376] != (octal.get(count) or self._format(count))
-                    or content[place - 356] not in REGULAR
-                    or content[place - 167]
-                    or (self._sums and not self._is_sum_right(content[place - BLOCK : place]))
-                ):
+                if large:
+                    content, payload = self._read_member(offsets[row], count)
+                    place = BLOCK
+                else:
+                    payload = content[place : place + count]
+                if place < BLOCK or len(payload) != count or not self._proves(content, place, key + rest, count):
                     return None
+                sample[name] = payload
+            if not self._is_unchanged(descriptor, length, changed_ns):
+                return None
         # numbers that lead nowhere
         except (OSError, IndexError, OverflowError):
             return None
         return sample
+
+    def _is_usual(self, first: int, last: int) -> bool:
+        """Tell whether the fields of a large sample, by their rows, are few and follow each other closely."""
+        if last - first >= _MOST_FIELDS:
+            return False
+        offsets, sizes = self._columns[4:6]
+        end, between = offsets[first] - BLOCK, 0
+        for row in range(first, last + 1):
+            between += offsets[row] - end
+            if offsets[row] < end + BLOCK or between > _MOST_BETWEEN:
+                return False
+            end = offsets[row] + sizes[row]
+        return end <= self._ranges.length
+
+    def _read_member(self, offset: int, size: int) -> tuple[bytes, bytes]:
+        """Return the header before an offset, and the payload that begins there."""
+        descriptor = self._file[0]
+        return _pread(descriptor, BLOCK, offset - BLOCK), _pread(descriptor, size, offset)  # type: ignore[misc]
+
+    def _proves(self, content: bytes, place: int, member: bytes, size: int) -> bool:
+        """Tell whether the plainest of headers before a payload shows a member's name (with a NUL), size and kind."""
+        return (
+            content.startswith(member, place - BLOCK)
+            and content[place - 388 : place - 376] == (self._octal.get(size) or self._format(size))
+            and content[place - 356] in REGULAR
+            and not content[place - 167]
+            and not (self._sums and not self._is_sum_right(content[place - BLOCK : place]))
+        )
 
     def _format(self, size: int) -> bytes:
         """Return how a header writes a size."""

@@ -1,4 +1,4 @@
-"""Reading small samples by number, in Python and in C: what both give, and what neither may give."""
+"""Reading samples of local files by number, in Python and in C: what both give, and what neither may give."""
 
 import os
 import random
@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 import webdataset as wds
 from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry
 from webdataset.index.indexed_shard import IndexedShard
-from webdataset.index.small_samples import SmallSampleReader, open_small_samples
+from webdataset.index.local_samples import LocalSampleReader, open_local_samples
 from webdataset.samples.native_core import load_native
 from webdataset.storage.random_access import LocalRanges
 from webdataset.testing import archives
 
 native = pytest.mark.skipif(load_native()[0] is None, reason="the native core is not compiled")
 
-SHAPES = st.lists(st.lists(st.integers(0, 700), min_size=1, max_size=3), min_size=1, max_size=12)
+SIZES = st.integers(0, 700) | st.sampled_from([31_744, 31_745, 32_256, 32_768, 80_000])
+SHAPES = st.lists(st.lists(SIZES, min_size=1, max_size=3), min_size=1, max_size=12)
 KEYS = st.sampled_from(["{:04d}", "{}", "folder/{}", "é{}", "\udcff{}", "x" * 88 + "{:04d}", "x" * 90 + "{:02d}"])
+NAMES = ["a", "B", "seg.png", *(f"f{number}" for number in range(60))]
 ORDINALS = [*range(14), 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**70]
 
 
@@ -29,7 +31,7 @@ def write_shard(path, shapes, key):
     members = [
         (f"{key.format(number)}.{name}", bytes([number * 3 + place]) * size)
         for number, shape in enumerate(shapes)
-        for place, (name, size) in enumerate(zip(("a", "B", "seg.png"), shape, strict=False))
+        for place, (name, size) in enumerate(zip(NAMES, shape, strict=False))
     ]
     path.write_bytes(archives.by_hand(members))
     return IndexedShard(str(path), False).index
@@ -37,8 +39,8 @@ def write_shard(path, shapes, key):
 
 def readers(index, ranges):
     """Return the reader in Python and the one in C."""
-    reader = SmallSampleReader(index, index.entries, ranges)
-    return reader.read, partial(load_native()[0].read_small_sample, reader.describe_file())
+    reader = LocalSampleReader(index, index.entries, ranges)
+    return reader.read, partial(load_native()[0].read_local_sample, reader.describe_file())
 
 
 @native
@@ -73,7 +75,8 @@ def test_damaged_shards_and_columns(tmp_path, seed):
     path = tmp_path / "x.tar"
     outcomes = {"none": 0, "sample": 0}
     for _ in range(40):
-        shapes = [[rng.choice([0, 5, 512, 700]) for _ in range(rng.choice([1, 2, 2, 3]))] for _ in range(9)]
+        sizes = [0, 5, 512, 700] if rng.random() < 0.6 else [0, 700, 32_000, 50_000]
+        shapes = [[rng.choice(sizes) for _ in range(rng.choice([1, 2, 2, 3]))] for _ in range(9)]
         if rng.random() < 0.5:
             shapes = [shapes[0]] * 9
         index = write_shard(path, shapes, rng.choice(["{:04d}", "{}", "a/{}"]))
@@ -115,6 +118,34 @@ def test_damaged_shards_and_columns(tmp_path, seed):
 
 
 @native
+@pytest.mark.parametrize(
+    ("shape", "usual"),
+    [([0] * 60, True), ([700] * 32, True), ([700] * 33, False), ([2000] * 32, True), ([2000] * 33, False)],
+)
+def test_large_samples_of_many_fields(tmp_path, shape, usual):
+    """Up to 32 fields are read straight into their bytes; of more, the shard's own way reads a large sample."""
+    index = write_shard(tmp_path / "x.tar", [shape] * 3, "{:04d}")
+    for read in readers(index, LocalRanges(str(tmp_path / "x.tar"))):
+        assert (read(1) is not None) is usual
+    sample = IndexedShard(str(tmp_path / "x.tar"))[1]
+    assert [len(sample[name.lower()]) for name in NAMES[: len(shape)]] == shape
+
+
+@native
+@pytest.mark.parametrize(("folders", "usual"), [(0, True), (60, True), (70, False)])
+def test_members_between_the_fields_of_a_large_sample(tmp_path, folders, usual):
+    """What lies between them is read past, up to 32 KiB."""
+    between = b"".join(archives.member(f"d{number}/".encode(), b"", kind=b"5") for number in range(folders))
+    path = tmp_path / "x.tar"
+    first, second = (archives.by_hand([(f"k.{name}", name.encode() * 40_000)], end=b"") for name in "ab")
+    path.write_bytes(first + between + second + archives.END)
+    shard = IndexedShard(str(path), False)
+    for read in readers(shard.index, LocalRanges(str(path))):
+        assert (read(0) is not None) is usual
+    assert (shard[0]["a"], shard[0]["b"]) == (b"a" * 40_000, b"b" * 40_000)
+
+
+@native
 def test_files_that_changed_and_what_is_no_number(tmp_path):
     """A file that was written to gives None, and so do sparse samples; what is no number is a TypeError."""
     path = tmp_path / "x.tar"
@@ -129,7 +160,7 @@ def test_files_that_changed_and_what_is_no_number(tmp_path):
     os.utime(path, ns=(1, 1))
     assert used(1) is python(1) is None
     with pytest.raises(TypeError, match="a description of the file"):
-        load_native()[0].read_small_sample((1, 2), 3)
+        load_native()[0].read_local_sample((1, 2), 3)
 
 
 def test_the_reader_lets_go_of_its_shard(tmp_path):
@@ -139,7 +170,7 @@ def test_the_reader_lets_go_of_its_shard(tmp_path):
     shard = IndexedShard(str(path))
     shard[0]
     assert shard.quick is not None
-    assert shard.quick(1) == open_small_samples(shard.index, shard._ranges)(1)
+    assert shard.quick(1) == open_local_samples(shard.index, shard._ranges)(1)
     assert shard[1] == shard.quick(1)
     descriptor = shard._ranges.descriptor
     shard.close()
