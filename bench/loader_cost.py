@@ -57,7 +57,9 @@ class Candidates:
         import webdataset as wds
 
         if kind.startswith("jpg"):
-            return wds.WebDataset(urls, shardshuffle=False, memory_map=kind == "jpg mapped").to_tuple("jpg")
+            # an earlier version does not know the word
+            how: dict[str, Any] = {"memory_map": True} if kind == "jpg mapped" else {}
+            return wds.WebDataset(urls, shardshuffle=False, **how).to_tuple("jpg")
         dataset = wds.WebDataset(urls, shardshuffle=False)
         if kind != "raw":
             dataset = dataset.decode()
