@@ -316,16 +316,17 @@ class PartSender:
                 f"a sample cannot be sent from a worker process, since it cannot be pickled ({why}): take "
                 "the field out before the loader, or use mode='threads'"
             ) from error
+        views = None
         if (buffers or payloads) and has_mapped_files():
             self._views = self._views or ViewSender(self._pipe)
-            self._views.refer_to(buffers, payloads)
+            views = self._views.refer_to(buffers, payloads)
         if not buffers and not payloads and len(content) <= _INLINE_BYTES:
-            self._pipe.send(_INLINE_ALONE.pack(_PART, 1, len(content)), content)
+            self._send_part(views, _INLINE_ALONE.pack(_PART, 1, len(content)), content)
             return
         pieces: list[bytes | memoryview] = [content, *[buffer.raw() for buffer in buffers], *payloads]
         sizes = [len(piece) for piece in pieces]
         if sum(sizes) <= _INLINE_BYTES and not payloads:
-            self._pipe.send(_INLINE.pack(_PART, len(sizes)), struct.pack(f"<{len(sizes)}I", *sizes), *pieces)
+            self._send_part(views, _INLINE.pack(_PART, len(sizes)), struct.pack(f"<{len(sizes)}I", *sizes), *pieces)
             return
         number, memory = self._segment(sum(sizes) + _ALIGNMENT * len(sizes))
         start = 0
@@ -333,7 +334,13 @@ class PartSender:
             memory[start : start + size] = piece
             start += size + -size % _ALIGNMENT
         head = _FAR.pack(_FAR_PART, len(buffers) + 1, number)
-        self._pipe.send(head, struct.pack(f"<{len(sizes)}Q", *sizes))
+        self._send_part(views, head, struct.pack(f"<{len(sizes)}Q", *sizes))
+
+    def _send_part(self, views: bytes | None, *pieces: bytes | memoryview) -> None:
+        """Send a part, and what stands for its views before it."""
+        if views is not None:
+            self._pipe.send(views)
+        self._pipe.send(*pieces)
 
     def _segment(self, size: int) -> tuple[int, mmap.mmap]:
         """Return a segment of at least so many bytes that is not in use."""

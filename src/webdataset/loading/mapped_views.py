@@ -5,10 +5,10 @@ and sends the descriptor; the consumer maps that file, whatever its name leads t
 time. So a file that was replaced or removed meanwhile changes nothing, and one that was written to is an error, never
 other bytes. Views of few bytes, of other memory, and of files that cannot be opened again are sent as bytes.
 
-The consumer's map is let go once the worker's is, and no view of it is left.
+The consumer's map is let go once the worker's is, and no view of it is left. Where the consumer keeps views of so many
+shards that no more can be mapped, it keeps the descriptor for as long, and reads the bytes.
 """
 
-import contextlib
 import mmap
 import os
 import pickle
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
-from webdataset.core.errors import ShardChanged
-from webdataset.loading.message_pipe import MessagePipe, explain_shared_memory
+from webdataset.core.errors import ShardChanged, SourceError, describe_error
+from webdataset.loading.message_pipe import MessagePipe
 from webdataset.samples.mapped_shard import MappedFile, find_mapped_file, map_file, pickle_view
 
 if TYPE_CHECKING:
@@ -53,6 +53,40 @@ def open_view(buffer: "Buffer") -> memoryview:
     return view if view.readonly else view.toreadonly()
 
 
+class _UnmappedFile:
+    """A file that the consumer cannot map: bytes of it are read.
+
+    Args:
+        descriptor: of the file; it is closed here.
+        file: which one it is.
+    """
+
+    def __init__(self, descriptor: int, file: MappedFile) -> None:
+        self._descriptor, self._file = descriptor, file
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def __getitem__(self, part: slice) -> memoryview:
+        """Return bytes of the file.
+
+        Raises:
+            ShardChanged: the file was written to.
+            SourceError: it cannot be read.
+        """
+        left, pieces = part.stop - part.start, []
+        try:
+            while left and (piece := os.pread(self._descriptor, left, part.stop - left)):
+                pieces.append(piece)
+                left -= len(piece)
+        except OSError as error:
+            raise SourceError(f"a field cannot be read ({describe_error(error)})", url=self._file.path) from error
+        self._file.identity.check(self._descriptor, self._file.path)
+        if left:
+            raise ShardChanged("the file ends before a field that was in it: read it again", url=self._file.path)
+        return memoryview(b"".join(pieces))
+
+
 def _address(view: memoryview) -> int:
     place: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
     return place
@@ -73,8 +107,10 @@ class ViewSender:
         self._announced: set[int] = set()
         self._next = 0
 
-    def refer_to(self, buffers: list[pickle.PickleBuffer], payloads: list[bytes | memoryview]) -> None:
-        """Send what stands for views of mapped shards, before the part that they belong to.
+    def refer_to(self, buffers: list[pickle.PickleBuffer], payloads: list[bytes | memoryview]) -> bytes | None:
+        """Send the files of views of mapped shards; return the message that stands for the views, None without any.
+
+        It is sent right before the part that they belong to: never where that part is not sent.
 
         Args:
             buffers: of the part; views that are sent so are taken out.
@@ -85,8 +121,7 @@ class ViewSender:
         """
         found = self._take_views(buffers, [memoryview(buffer).obj for buffer in buffers])
         beside = self._take_views(payloads, payloads)
-        if found or beside:
-            self._pipe.send(pickle.dumps(("views", found, beside)))
+        return pickle.dumps(("views", found, beside)) if found or beside else None
 
     def _take_views(self, values: list[T], views: Sequence[object]) -> list[tuple[int, Reference]]:
         """Take values out of a list that are views of mapped files; return their places, and what stands for them."""
@@ -154,7 +189,7 @@ class ViewReceiver:
 
     def __init__(self, pipe: MessagePipe) -> None:
         self._pipe = pipe
-        self._maps: dict[int, memoryview] = {}
+        self._maps: dict[int, memoryview | _UnmappedFile] = {}
         self.awaited: tuple[int, MappedFile] | None = None
         # of the part that comes next: of its buffers, and of its payloads
         self._views: Sequence[list[tuple[int, memoryview]]] = ()
@@ -164,7 +199,8 @@ class ViewReceiver:
 
         Raises:
             ShardChanged: a file was written to.
-            SharedMemoryError: it cannot be mapped here.
+            SourceError: it cannot be read.
+            SharedMemoryError: this process can have no more descriptors.
         """
         if kind == "map":
             self.awaited = values  # type: ignore[assignment]  # as it was sent
@@ -187,17 +223,12 @@ class ViewReceiver:
         if descriptor is None:
             return
         self.awaited = None
-        with contextlib.closing(os.fdopen(descriptor, "rb", closefd=True)):
-            view = map_file(descriptor, file.path)
-            found = None if view is None else find_mapped_file(view)
-            if view is None or found is None:
-                file.identity.check(descriptor, file.path)
-                with explain_shared_memory():
-                    mmap.mmap(descriptor, file.identity.length, access=mmap.ACCESS_READ).close()
-            if view is None or found is None or found != file:
-                file.identity.check(descriptor, file.path)
-                raise ShardChanged("the file was written to while it was being read: read it again", url=file.path)
-            self._maps[number] = view
+        unmapped = _UnmappedFile(descriptor, file)
+        view = map_file(descriptor, file.path)
+        if not file.is_same(os.fstat(descriptor)) or (view is not None and find_mapped_file(view) != file):
+            file.identity.check(descriptor, file.path)
+            raise ShardChanged("the file was written to while it was being read: read it again", url=file.path)
+        self._maps[number] = unmapped if view is None else view
 
     def insert_views(
         self, buffers: Sequence[object], payloads: "Iterator[bytes | memoryview]"

@@ -5,8 +5,10 @@ whole file, and the memory of the process is not touched. So no header is ever t
 file that is cut meanwhile is seen here as everywhere else. The operating system ends a process that touches a mapped
 page after the end of its file; only a program that uses a view of a file that was cut does that.
 
-A map is let go with the last view of it. A shard that cannot be mapped (compressed, piped, not complete in the cache,
-no descriptors left) is read as usual, and its fields become memoryviews of copied bytes: programs meet one type.
+A map is let go with the last view of it. A shard that cannot be mapped (compressed, piped, not complete in the cache)
+is read as usual, and its fields become memoryviews of copied bytes: programs meet one type. So is each shard while views
+of very many others are kept: maps take at most half of the descriptors that the process may have, and half of the maps
+that Linux allows it, since the rest of the program needs both.
 """
 
 import copyreg
@@ -55,6 +57,8 @@ class MappedFile(NamedTuple):
 _files: "weakref.WeakKeyDictionary[mmap.mmap, MappedFile]" = weakref.WeakKeyDictionary()
 # a map that keeps no descriptor of its own: since Python 3.13
 _OPTIONS = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+# half of vm.max_map_count, as Linux has it by default; without maps there is no memory and no thread either
+_MOST_MAPS = 32_000
 
 
 class _FileSource:
@@ -82,8 +86,24 @@ class _FileSource:
         self.identity.check(self._descriptor, self._path)
 
 
+def _has_room() -> bool:
+    """Tell whether one more map leaves the program what it needs for everything else."""
+    used = len(_files)
+    return used < _MOST_MAPS and ("trackfd" in _OPTIONS or used < _most_descriptors() // 2)
+
+
+def _most_descriptors() -> int:
+    """Return how many descriptors this process may have."""
+    try:
+        import resource  # noqa: PLC0415  not on Windows
+    except ImportError:
+        return 2 * _MOST_MAPS
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2 * _MOST_MAPS if most == resource.RLIM_INFINITY else most
+
+
 def map_file(descriptor: int, path: str) -> memoryview | None:
-    """Return a read-only memoryview of a whole file; None where it cannot be mapped.
+    """Return a read-only memoryview of a whole file; None where it cannot be mapped, or too many others are.
 
     Args:
         descriptor: of the file; it may be closed then.
@@ -91,7 +111,7 @@ def map_file(descriptor: int, path: str) -> memoryview | None:
     """
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        if not stat.S_ISREG(status.st_mode) or not status.st_size or not _has_room():
             return None
         mapped = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ, **_OPTIONS)
     except (OSError, ValueError):  # too many descriptors or maps, or the file was cut

@@ -1,5 +1,6 @@
 """Views of mapped shards through worker processes: they arrive as views of the same file, as bytes, or as an error."""
 
+import errno
 import gc
 import mmap
 import os
@@ -14,8 +15,10 @@ import webdataset as wds
 from webdataset.core.errors import ShardChanged
 from webdataset.loading.ipc import PartReceiver, PartSender
 from webdataset.loading.mapped_views import ViewReceiver
-from webdataset.loading.message_pipe import MessagePipe
+from webdataset.loading import message_pipe
+from webdataset.loading.message_pipe import MessagePipe, SharedMemoryError
 from webdataset.loading.worker import WindowPart
+from webdataset.samples import mapped_shard
 from webdataset.samples.mapped_shard import find_mapped_file, map_file
 from webdataset.serving.batch_format import BatchEncoder
 
@@ -258,3 +261,42 @@ def test_views_are_served_as_bytes(tmp_path):
     node = BatchEncoder().encode({"one": view[:10], "all": [view[:10], view[5:9000]]})
     assert node == BatchEncoder().encode({"one": bytes(view[:10]), "all": [bytes(view[:10]), bytes(view[5:9000])]})
     assert pickle.loads(pickle.dumps(view[:3])) == view[:3]
+
+
+def test_a_failure_after_views_were_sent(tmp_path, monkeypatch):
+    """Where there is no memory for the rest of a part, the error that is sent in its place arrives as it is."""
+    view, pipes = open_view(write(tmp_path / "a.tar")), Pipes()
+    sample = [np.arange(9000), view[:20_000], b"b" * 300_000, view[20_000:50_000]]
+
+    def refuse(size):
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(message_pipe, "create_shared_file", refuse)
+    with pytest.raises(SharedMemoryError) as caught:
+        pipes.pass_on(sample)
+    monkeypatch.undo()
+    pipes.sender.send(WindowPart(0, 0, over=True, error=caught.value))
+    while (part := pipes.receiver.receive()) is None:
+        pass
+    assert isinstance(part.error, SharedMemoryError)
+    (found,) = pipes.pass_on(sample[1:])
+    assert found == sample[1:]
+
+
+def test_a_consumer_without_room_for_maps(tmp_path, monkeypatch):
+    """It keeps views of so many shards that no more is mapped: it gets the bytes, and no descriptor stays."""
+    pipes, paths = Pipes(), [write(tmp_path / f"{number}.tar", count=2, first=number) for number in range(4)]
+    views = [open_view(path) for path in paths]
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(mapped_shard, "_MOST_MAPS", 0)
+    for view in views:
+        (sample,) = pipes.pass_on([view[2048:90_000], view[5:9000]])
+        assert sample == [view[2048:90_000], view[5:9000]]
+        assert not any(isinstance(each.obj, mmap.mmap) for each in sample)
+    assert len(os.listdir("/proc/self/fd")) == before + 4
+    os.truncate(paths[0], 50_000)
+    with pytest.raises(ShardChanged):
+        pipes.pass_on([views[0][2048:90_000]])
+    del pipes, view
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) < before

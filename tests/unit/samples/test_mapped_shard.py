@@ -7,6 +7,8 @@ import json
 import mmap
 import os
 import pickle
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -362,3 +364,29 @@ def test_samples_by_number_of_odd_members(tmp_path):
     dataset = wds.IndexedDataset(str(path), memory_map=True)
     assert [{**each} for each in dataset] == [{**each} for each in wds.IndexedDataset(str(path))]
     assert {type(dataset[0]["bin"]), type(dataset[1]["txt"])} == {memoryview}
+
+
+def test_maps_leave_descriptors_and_maps(tmp_path):
+    """Views of any number of shards may be kept: maps take half of the descriptors, and bytes are copied after that."""
+    path = write(tmp_path / "a.tar", count=2)
+    program = f"""
+import os, resource, webdataset as wds
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+kept = list(wds.WebDataset([{path!r}] * 300, shardshuffle=False, memory_map=True))
+print(len(kept), len({{bytes(sample["jpg"]) for sample in kept}}), len(os.listdir("/proc/self/fd")) < 130)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("600 2 True\n", "")
+
+
+def test_maps_are_bounded(tmp_path, monkeypatch, native):
+    """Beyond so many maps, fields are views of copied bytes; a map that is let go makes room."""
+    monkeypatch.setattr(mapped_shard, "_MOST_MAPS", len(mapped_shard._files) + 2)
+    urls = [write(tmp_path / f"{number}.tar", count=2) for number in range(4)]
+    kept = list(read(urls))
+    kinds = [type(sample["jpg"].obj) for sample in kept]
+    assert kinds == [mmap.mmap] * 4 + [bytes] * 4
+    assert kept == [sample for url in urls for sample in plain(url)]
+    del kept[:2]
+    gc.collect()
+    assert owners(read(urls[3])) == {mmap.mmap}
