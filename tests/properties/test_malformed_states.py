@@ -1,12 +1,25 @@
-"""States whose streams were changed, under a sum that is right, are refused by name."""
+"""States whose streams were changed, under a sum that is right, are refused by name, and never read without end.
+
+``make test`` draws some hundreds of changes, ``MALFORMED_STATES`` says how many.
+"""
 
 import copy
+import faulthandler
 import json
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import webdataset as wds
+
+sys.path.insert(0, str(Path(__file__).parent))  # the generator is in a module beside this one
+try:
+    from state_mutations import Trials, make_pipelines
+finally:
+    sys.path.pop(0)
 from webdataset.core.errors import StateMismatch
 from webdataset.flow.elastic_state import build_state
 
@@ -46,3 +59,45 @@ def test_changed_states_are_refused_by_name(tmp_path, place, wrong):
     with pytest.raises(StateMismatch):  # noqa: PT012  where the state is built, taken up, or used
         dataset.load_state_dict(build_state(header, changed))
         list(dataset)
+
+
+CASES_DRAWN = int(os.environ.get("MALFORMED_STATES", "400"))
+GROUPS = 4
+HANGS_SECONDS = 300  # a loop in C is ended only by the end of the process
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_malformed_states_of_all_stages_end_in_typed_errors(tmp_path, group):
+    """Any part of any stage's memory may be of another type, size or order: a typed error, or items and an end."""
+    trials = Trials(make_pipelines(tmp_path))
+    wrong = []
+    for seed in range(group, CASES_DRAWN, GROUPS):
+        faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
+        wrong.append(trials.play(seed))
+    faulthandler.cancel_dump_traceback_later()
+    assert not any(wrong), "\n".join(filter(None, wrong))
+
+
+# what each was before: seed of the change, and what it did
+ENDLESS = {"plain": ("0", 4, 0, 0, 0), "robin": ("0", 4, 0, 0, "live", "1", "flow", "memories", 0, 0)}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_shard_number_beyond_the_list_is_refused(tmp_path, name):
+    """It was skipped to, one by one, in C: a number of 2**40 took hours, and could not be interrupted."""
+    makers = {name: make_pipelines(tmp_path)[name]}
+    trials = Trials(makers)
+    state = trials.states[name][1]
+    memories = copy.deepcopy(state["memories"])
+    inside: Any = memories
+    for part in ENDLESS[name][:-1]:
+        inside = inside[part]
+    inside[ENDLESS[name][-1]] = 1 << 31
+    header = {part: value for part, value in state.items() if part not in ("received", "memories", "check")}
+    dataset = makers[name]()
+    faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
+    with pytest.raises(wds.WebDatasetError):  # noqa: PT012  where the state is loaded, or used
+        dataset.load_state_dict(build_state(header, memories))
+        list(dataset)
+    faulthandler.cancel_dump_traceback_later()

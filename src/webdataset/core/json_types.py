@@ -21,6 +21,10 @@ SplitJson: TypeAlias = list[JsonValue]
 """A snapshot in two parts: what changes with nearly every item, and what is mostly the same."""
 
 
+_COUNTS = 1 << 63
+_DIGITS = 20
+
+
 def normalize_json(value: JsonValue) -> JsonValue:
     """Return a JSON value with lists for tuples, and with the keys of dictionaries sorted."""
     if isinstance(value, list | tuple):
@@ -73,6 +77,34 @@ def as_int(value: JsonValue) -> int:
     if not isinstance(value, int):
         raise TypeError(f"{type(value).__name__} in the place of a whole number")
     return value
+
+
+def is_count(value: object) -> bool:
+    """Tell whether a value is a whole number from 0 that a file may have as an offset."""
+    return type(value) is int and 0 <= value < _COUNTS
+
+
+def as_count(value: JsonValue) -> int:
+    """Return a whole number from 0.
+
+    Raises:
+        TypeError: the value is something else.
+    """
+    if type(value) is not int or not is_count(value):
+        raise TypeError(f"{str(value)[:80]} in the place of a number of things")
+    return value
+
+
+def as_object_of_numbers(value: JsonValue) -> dict[int, JsonValue]:
+    """Return a JSON object whose names are whole numbers from 0, by these.
+
+    Raises:
+        TypeError: the value is something else.
+    """
+    parts = as_object(value)
+    if not all(name.isdecimal() and len(name) < _DIGITS for name in parts):
+        raise TypeError(f"names that are no numbers: {', '.join(parts)[:80]}")
+    return {int(name): part for name, part in parts.items()}
 
 
 def as_text(value: JsonValue) -> str:

@@ -2,6 +2,7 @@
 
 * ``pipeline``: DataPipeline, a list of stages and how long it runs
 * ``run``: a running pipeline, pass after pass, and its snapshot
+* ``snapshot_checks``: refuses the snapshot of a run whose parts no run has
 * ``stage_runner``: one stage of a run: its state, its generator, its replay
 * ``epochs``: seeds, and epoch numbers in worker processes
 * ``elastic``: the run of an elastic dataset in one worker

@@ -19,6 +19,7 @@ from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import FlowError, NoSamples, StateMismatch
 from webdataset.core.json_types import SplitJson
 from webdataset.flow.outcomes import DrawWatch, Outcomes, has_empty_check, judge_outcomes
+from webdataset.flow.snapshot_checks import VERSION, check_snapshot, find_generators, parse_earlier, parse_snapshot
 from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner, StreamShareRunner
 from webdataset.samples.sample_reader import Position
 from webdataset.shards.split import StreamShare
@@ -27,7 +28,6 @@ from webdataset.stages.mix_sources import is_startable
 from webdataset.stages.randomness import user_generators
 from webdataset.stages.read_shards import ReadShards, find_position
 
-VERSION = 1
 END: Any = object()
 _NO_GENERATOR = SimpleNamespace(gi_suspended=False)
 _write_nothing: Callable[[], SplitJson | None] = itertools.repeat(None).__next__
@@ -56,7 +56,7 @@ class Flow(Generic[Output]):
         self, stages: Sequence[object], run: Run, state: Json = None, is_waiting: Callable[[], bool] | None = None
     ) -> None:
         if state is not None:
-            _check_snapshot(state)
+            check_snapshot(state)
             run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
         elif run.stream is not None and not run.tracked:
             # the order within a stream's buffers follows from addresses
@@ -225,8 +225,8 @@ class Flow(Generic[Output]):
                 f"the snapshot was taken of other stages: from stage {state['first']} on {', '.join(state['stages'])}; "
                 f"this pipeline has, from stage {first} on, {', '.join(names)}"
             )
-        for number, generators in state.get("generators", {}).items():
-            self.runners[int(number)].restore_generators(generators)
+        for number, generators in find_generators(state, len(self.runners)).items():
+            self.runners[number].restore_generators(generators)
         for runner, stage_state in zip(self.runners[first:], state["memories"], strict=True):
             try:
                 runner.restore(stage_state)
@@ -241,16 +241,6 @@ def build_runners(stages: Sequence[object], run: Run) -> tuple[int, list[StageRu
     """Return the runners that a run would have, none of them started, and the number of the one it would resume at."""
     runners = _make_runners(stages, run)
     return max((n for n, runner in enumerate(runners) if runner.rewinds), default=0), runners
-
-
-def _check_snapshot(state: Json) -> None:
-    """Tell early what is no snapshot of ours."""
-    if not isinstance(state, dict) or state.get("version") != VERSION:
-        version = state.get("version") if isinstance(state, dict) else None
-        raise StateMismatch(f"the snapshot has version {version!r}; this library reads {VERSION}")
-    missing = {"seed", "common", "epoch", "stages", "first", "ended", "memories"} - state.keys()
-    if missing or not isinstance(state["memories"], list) or len(state["memories"]) != len(state["stages"]):
-        raise StateMismatch(f"the snapshot is incomplete: {', '.join(sorted(missing)) or 'memories'}")
 
 
 def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
@@ -396,11 +386,11 @@ class Loop(Generic[Output]):
         self._over = False
         inner = None
         if state is not None:
-            self.count, self.passed, given, inner = _parse_snapshot(state)
+            self.count, self.passed, given, inner = parse_snapshot(state, bounds.passes)
             self._before = self.count - given
             run = replace(run, tracked=True)
         # what users' generators were before each of the last passes, where a replay of one draws from them
-        self._earlier: dict[int, dict[str, Json]] = {} if state is None else _parse_earlier(state)
+        self._earlier: dict[int, dict[str, Json]] = {} if state is None else parse_earlier(state)
         self._outcomes: Outcomes | None = None  # where no other part judges
         if run.outcomes is None:
             self._outcomes = Outcomes()
@@ -545,22 +535,6 @@ class Loop(Generic[Output]):
             for address, item in zip(inner, flow.fetch(inner), strict=True):
                 found[repr([passed, address])] = item
         return [found[repr([address[0], address[1]])] for address in addresses]
-
-
-def _parse_snapshot(state: Json) -> tuple[int, int, int, Json]:
-    """Return count, passes, items in this pass and the flow's snapshot."""
-    try:
-        return int(state["count"]), int(state["passed"]), int(state["given"]), dict(state["flow"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise StateMismatch(f"this is not a snapshot of a pipeline: {error!r}") from error
-
-
-def _parse_earlier(state: Json) -> dict[int, dict[str, Json]]:
-    """Return what a snapshot of a loop tells of users' generators before earlier passes."""
-    try:
-        return {int(passed): dict(states) for passed, states in state.get("earlier", {}).items()}
-    except (TypeError, ValueError, AttributeError) as error:
-        raise StateMismatch(f"this is not a snapshot of a pipeline: {error!r}") from error
 
 
 STATE_METHODS = frozenset(["state_dict", "load_state_dict"])

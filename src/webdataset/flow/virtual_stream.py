@@ -28,7 +28,8 @@ from webdataset.flow.elastic_state import (
     join_memories,
 )
 from webdataset.flow.run import END as END  # noqa: PLC0414  passed on
-from webdataset.flow.run import ENDLESS, NO_POSITION, VERSION, Bounds, Loop, build_runners
+from webdataset.flow.run import ENDLESS, NO_POSITION, Bounds, Loop, build_runners
+from webdataset.flow.snapshot_checks import VERSION
 from webdataset.stages.base import Address, Json, Output, Run
 from webdataset.stages.read_shards import ReadShards
 

@@ -3,6 +3,7 @@
 It never goes back where that is impossible.
 """
 
+from errno import EINVAL
 from typing import Protocol, cast
 
 from webdataset.core import errors
@@ -94,7 +95,13 @@ class SeekableSource:
         if 0 <= behind <= len(self._last):
             self.offset, self._again = offset, behind
         elif self._seeks:
-            self.stream.seek(offset)
+            try:
+                self.stream.seek(offset)
+            except OSError as error:
+                if error.errno != EINVAL:
+                    raise
+                # further than any file of this file system reaches
+                raise errors.Truncated("the shard has no such offset", offset=offset) from error
             self.offset = offset
         elif not 0 <= offset - self.offset <= RESTART_BYTES and self._restarts:
             before, after = self.stream, self.stream.reopen_at(offset)

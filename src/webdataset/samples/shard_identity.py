@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import StateMismatch
+from webdataset.core.json_types import is_count
 from webdataset.core.redaction import redact
 from webdataset.core.seeds import hash_seed
 from webdataset.core.tracebacks import warn_user
@@ -100,6 +101,18 @@ def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, warne
     )
 
 
+def _parse_identity(parts: object) -> ShardIdentity:
+    """Return the identity that a trace holds.
+
+    Raises:
+        StateMismatch: it holds none.
+    """
+    known = list(parts) if isinstance(parts, list | tuple) and len(parts) == 2 else [-1]
+    if not all(part is None or is_count(part) for part in known):
+        raise StateMismatch(f"the snapshot does not tell what was read again: {str(parts)[:80]}")
+    return ShardIdentity(*known)
+
+
 def compare_traces(saved: object, now: object, url: str, warned: set[str]) -> None:
     """Compare what ``trace`` methods return for a replay with what they returned when the state was saved.
 
@@ -111,7 +124,7 @@ def compare_traces(saved: object, now: object, url: str, warned: set[str]) -> No
     pairs: list[tuple[object, object]] = []
     if isinstance(saved, dict) and isinstance(now, dict) and saved.keys() == now.keys():
         if "keys" in saved and all(saved[name] == now[name] for name in ("at", "keys", "shard")):
-            compare_identities(url, ShardIdentity(*saved["object"]), ShardIdentity(*now["object"]), warned)
+            compare_identities(url, _parse_identity(saved["object"]), _parse_identity(now["object"]), warned)
             return
         pairs = [(saved[name], now[name]) for name in saved]
     elif isinstance(saved, list) and isinstance(now, list) and len(saved) == len(now):

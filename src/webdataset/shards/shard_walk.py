@@ -13,7 +13,7 @@ one of them goes through the list alone, as does every stream after an error. So
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from typing import Final
 
 from webdataset.core import settings
@@ -151,7 +151,6 @@ class ShardWalk:
             whole: as for ``StreamShare``.
         """
         try:
-            yield from repeat(None, passed)
             yield from self._take(StreamShare(stream, whole=whole), passed, alone, taken=True)
         finally:
             self.leave(stream.number)
@@ -167,12 +166,18 @@ class ShardWalk:
             alone: goes through the list for this stream alone.
             whole: as for ``StreamShare``.
         """
-        return chain(repeat(None, first), self._take(StreamShare(stream, whole=whole), first, alone, taken=False))
+        return self._take(StreamShare(stream, whole=whole), first, alone, taken=False)
 
     def _take(
         self, share: StreamShare, first: int, alone: Callable[[], Iterator[Shard]], *, taken: bool
-    ) -> Iterator[Shard]:
+    ) -> Iterator[Shard | None]:
         stream, number = share.stream, first
+        # how many are passed is read in a state: of a list that is shorter, nothing is given
+        if first and self._round(first) is not None:
+            yield from repeat(None, first)
+        elif first:
+            yield from alone() if self.failed or first < self._first else ()
+            return
         while (together := self._round(number)) is not None:
             number += 1
             if taken and stream.number in self._next:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from webdataset.core.errors import FlowError, MissingField, UsageError
-from webdataset.core.json_types import Address, JsonValue, as_int, as_pair
+from webdataset.core.json_types import Address, JsonValue, as_count, as_pair
 from webdataset.core.optional_imports import require
 from webdataset.core.seeds import hash_seed
 from webdataset.stages.base import Composed, Fetch, Run, Sample, Stage, StageState
@@ -45,7 +45,7 @@ class ImageState(StageState):
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
         """Continue counting."""
-        self.count = as_int(state)
+        self.count = as_count(state)
 
 
 class ImageStage(Stage[ImageState]):
@@ -100,7 +100,7 @@ class ImageStage(Stage[ImageState]):
             raise FlowError(f"{self!r} makes samples again only in its own run")
         places = [as_pair(address) for address in addresses]
         numbered = zip(fetch([inner for _, inner in places]), places, strict=True)
-        return [self.make_sample(sample, as_int(ordinal), state.seed) for sample, (ordinal, _) in numbered]
+        return [self.make_sample(sample, as_count(ordinal), state.seed) for sample, (ordinal, _) in numbered]
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.arguments))})"

@@ -16,7 +16,7 @@ from typing import Any
 
 from webdataset.core.error_handlers import count_drop
 from webdataset.core.errors import SampleError, StateMismatch, UsageError
-from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_pair
+from webdataset.core.json_types import Address, JsonValue, as_count, as_int, as_list, as_pair
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.upstream_utils import check_flags
 from webdataset.stages.argument_checks import check_collation, read_count
@@ -329,7 +329,7 @@ class UnbatchState(StageState):
         if len(as_list(state)) != 3:
             raise StateMismatch(f"this is not where a batch was taken apart: {str(state)[:80]}")
         batch, place, left = as_list(state)
-        index, self.left = as_int(place), as_int(left)
+        index, self.left = as_int(place), as_count(left)
         self.address = [batch, index]
         if self.left:
             self.rest = list(self.stage.rows(fetch([batch])[0]))[index + 1 :]

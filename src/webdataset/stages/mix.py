@@ -18,7 +18,7 @@ from typing import Any, SupportsIndex
 
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.fork_safety import epoch_lock
-from webdataset.core.json_types import Address, JsonValue, as_int, as_object, as_pair
+from webdataset.core.json_types import Address, JsonValue, as_count, as_object, as_object_of_numbers, as_pair
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import CounterRng, Seed, make_rng, read_seed
 from webdataset.core.upstream_utils import check_flags
@@ -84,12 +84,11 @@ class MixState(StageState):
     def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
         """Take up a snapshot; the sources start from it when they are first asked."""
         parts = as_object(state)
-        self.states = {int(number): inner for number, inner in as_object(parts["live"]).items()}
-        self.ended = {int(number): inner for number, inner in as_object(parts.get("ended", {})).items()}
+        self.states, self.ended = as_object_of_numbers(parts["live"]), as_object_of_numbers(parts.get("ended", {}))
         # the order of the run, whatever order the keys were saved in
         self.live = sorted(self.states)
-        self.turn = as_int(parts["turn"])
-        if any(number >= len(self.datasets) for number in self.live):
+        self.turn = as_count(parts["turn"])
+        if any(number >= len(self.datasets) for number in self.live + list(self.ended)):
             raise StateMismatch(f"the snapshot mixes more sources than the {len(self.datasets)} that are here")
         if self.rng is not None:
             randomness.restore_rng(self.rng, parts["random"])
@@ -172,7 +171,7 @@ class Mixture(Stage[MixState], IterableDataset):
         if not isinstance(state, MixState):
             raise FlowError(f"{self!r} makes items again only in its own run")
         found: dict[int, Iterator[object]] = {}
-        places = [(as_int(number), inner) for number, inner in map(as_pair, addresses)]
+        places = [(as_count(number), inner) for number, inner in map(as_pair, addresses)]
         for number in {number for number, _ in places}:
             ended = number not in state.live
             last = state.ended_state(number) if ended else None

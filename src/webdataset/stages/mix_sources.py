@@ -5,14 +5,14 @@ iterable is numbered, and resumed by reading it again.
 """
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Protocol
 
 from webdataset.core.error_handlers import skip_items
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
-from webdataset.core.json_types import Address, JsonValue, as_int
+from webdataset.core.json_types import Address, JsonValue, as_count
 from webdataset.core.seeds import hash_seed
 from webdataset.shards.split import StreamItems
 from webdataset.stages.base import Run
@@ -93,12 +93,12 @@ class NumberedFlow:
             FlowError: the iterable is shorter than it was.
         """
         if isinstance(self.dataset, Sequence):
-            return [self.dataset[as_int(ordinal)] for ordinal in addresses]
-        wanted = {as_int(ordinal) for ordinal in addresses}
+            return [self.dataset[as_count(ordinal)] for ordinal in addresses]
+        wanted = {as_count(ordinal) for ordinal in addresses}
         found = {n: item for n, item in enumerate(islice(self.dataset, max(wanted, default=-1) + 1)) if n in wanted}
         if len(found) < len(wanted):
             raise FlowError(f"{self.dataset!r} gave fewer items than before the snapshot")
-        return [found[as_int(ordinal)] for ordinal in addresses]
+        return [found[as_count(ordinal)] for ordinal in addresses]
 
     def close(self) -> None:
         """Close the iterator."""
@@ -136,24 +136,32 @@ def start_source(dataset: Any, run: Run, number: int, state: JsonValue = None) -
     if run.tracked:
         refuse_unrepeatable(dataset)
     if is_startable(dataset):
-        _check_source_state(state)
-        flow: SourceFlow = dataset.start(_branch_run(run, dataset, number), state, tracked=run.tracked)
+        own = _branch_run(run, dataset, number)
+        _check_source_state(state, own)
+        flow: SourceFlow = dataset.start(own, state, tracked=run.tracked)
         return flow
     source = dataset if run.stream is None else StreamPart(dataset, StreamItems(run.stream, whole=run.whole_shards))
-    return NumberedFlow(source, as_int(state or 0), tracked=run.tracked)
+    return NumberedFlow(source, 0 if state is None else as_count(state), tracked=run.tracked)
 
 
-def _check_source_state(state: JsonValue) -> None:
-    """Refuse the state of a source whose parts are of other types. Raises StateMismatch: it is one."""
-    flow = state.get("flow") if isinstance(state, dict) else None
-    if not isinstance(flow, dict):
+def _check_source_state(state: JsonValue, run: Run) -> None:
+    """Refuse the snapshot of a source that is not of the source's seed and epoch.
+
+    Raises:
+        StateMismatch: it has others.
+    """
+    flow = state.get("flow") if isinstance(state, Mapping) else None
+    if not isinstance(state, Mapping) or not isinstance(flow, Mapping):
         # the source itself says what it lacks
         return
-    ended, stages = flow.get("ended"), flow.get("stages")
-    named = isinstance(stages, list) and all(isinstance(name, str) for name in stages)
-    placed = ended is None or (type(ended) is int and ended >= 0)
-    if not named or not placed or not isinstance(flow.get("generators", {}), dict):
-        raise StateMismatch(f"this is not the state of a source of a mix: {str(flow)[:80]}")
+    passed, told = state.get("passed"), [flow.get(name) for name in ("seed", "common", "epoch")]
+    wanted = [run.seed, run.common, run.epoch + passed] if type(passed) is int else []
+    # types too: 1 is True
+    if told != wanted or list(map(type, told)) != list(map(type, wanted)):
+        raise StateMismatch(
+            f"this is not the state of a source of this mix: its seeds and epoch are {str(told)[:160]}, and not "
+            f"{str(wanted)[:160]}"
+        )
 
 
 def refuse_unrepeatable(source: object) -> None:

@@ -16,10 +16,10 @@ from typing import Any, SupportsIndex
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.errors import StateMismatch, UsageError
-from webdataset.core.json_types import JsonValue, as_int, as_list, as_object, as_pair
+from webdataset.core.json_types import JsonValue, as_count, as_list, as_object, as_pair
 from webdataset.samples.grouping import Sample
 from webdataset.stages.base import Fetch, Run, StageState
-from webdataset.stages.read_shards import ReaderState, ReadShards, Shard, note_stops
+from webdataset.stages.read_shards import MOST_SHARDS, ReaderState, ReadShards, Shard, note_stops
 
 
 class InterleavedShard:
@@ -93,14 +93,19 @@ class OpenShardsState(StageState):
         if state is None:
             return
         parts = as_object(state)
-        self.taken, self.turn = as_int(parts["taken"]), as_int(parts["turn"])
+        self.taken, self.turn = as_count(parts["taken"]), as_count(parts["turn"])
         last = parts["last"]
-        self.before = None if last is None else [as_int(part) for part in as_list(last)]
+        self.before = None if last is None else [as_count(part) for part in as_list(last)]
         self.slots = []
         for number, inner in map(as_pair, as_list(parts["slots"])):
             reader_state = ReaderState(self.run)
             reader_state.restore(inner, fetch)
-            self.slots.append(InterleavedShard(as_int(number), reader_state))
+            self.slots.append(InterleavedShard(as_count(number), reader_state))
+        numbers = {slot.number for slot in self.slots}
+        if max(numbers, default=-1) >= self.taken or self.taken > MOST_SHARDS or len(numbers) < len(self.slots):
+            raise StateMismatch(f"this is not where {self.taken} shards were taken: {str(state)[:80]}")
+        if self.turn >= max(len(numbers), 1):
+            raise StateMismatch(f"it is the turn of shard {self.turn} of {len(numbers)} open ones")
 
 
 class OpenShards(ReadShards):

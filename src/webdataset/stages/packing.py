@@ -19,7 +19,7 @@ from webdataset.core.error_handlers import (
     should_continue,
 )
 from webdataset.core.errors import SampleError, StateMismatch, UsageError
-from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_object, as_text
+from webdataset.core.json_types import Address, JsonValue, as_count, as_list, as_object, as_text
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
 from webdataset.stages.base import Fetch, Run, Sample, Stage, StageState, with_blame
 from webdataset.stages.packed_rows import (
@@ -87,7 +87,7 @@ class PackState(StageState):
         self.ended = bool(parts["ended"])
         places = [nest_place(flat) for flat in decode_addresses(as_text(parts["waiting"]))]
         pieces = self._stage.cut_again(places, fetch)
-        if sum(piece.content.length for piece in pieces) != as_int(parts["tokens"]):
+        if sum(piece.content.length for piece in pieces) != as_count(parts["tokens"]):
             raise self._stage.mismatch()
         for piece in pieces:
             self.waiting.add(piece)
@@ -297,7 +297,7 @@ class Pack(Stage[PackState]):
         distinct = {repr(address): address for address, _, _ in found}
         contents = dict(zip(distinct, map(self._measure_again, fetch(list(distinct.values()))), strict=True))
         pieces = [
-            Piece(contents[repr(address)], address, as_int(first), as_int(stop)) for address, first, stop in found
+            Piece(contents[repr(address)], address, as_count(first), as_count(stop)) for address, first, stop in found
         ]
         if any(piece.stop > piece.content.length for piece in pieces):
             raise self.mismatch()

@@ -9,12 +9,13 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, groupby, islice
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import Handler, count_skipped, reraise_exception
 from webdataset.core.errors import FlowError, FormatError, StateMismatch
-from webdataset.core.json_types import JsonValue, SplitJson, as_list, join_snapshot
+from webdataset.core.json_types import JsonValue, SplitJson, as_list, is_count, join_snapshot
 from webdataset.samples.address import Address, CheckedAddress
 from webdataset.samples.grouping import Sample
 from webdataset.samples.refetch import refetch
@@ -125,7 +126,12 @@ class SavedPosition:
             shard, ordinal, offset, key, url, size, validator, rises = cast("list[Any]", as_list(state))
         except (TypeError, ValueError) as error:
             raise StateMismatch(f"this is not where a reader stood: {str(state)[:80]}") from error
-        if not _are_counts(shard, ordinal, offset, key):
+        known = all(part is None or is_count(part) for part in (url, size, validator)) and type(rises) in {
+            bool,
+            int,
+            NoneType,
+        }
+        if not _are_counts(shard, ordinal, offset, key) or not known or shard >= MOST_SHARDS:
             raise StateMismatch(f"this is not where a reader stood: {str(state)[:80]}")
         self.parts: SplitJson = [[shard, ordinal, offset, key], [url, size, validator, rises]]
         self.start = Address(shard, ordinal, offset)
@@ -403,7 +409,7 @@ class ReadShards(Stage):
             FlowError: there is no sample at one of the addresses.
             StateMismatch: another sample than the state's stands at one of them: the shards were replaced.
         """
-        if not all(_are_counts(*address) for address in addresses):
+        if not all(_are_counts(*address) and address[0] < MOST_SHARDS for address in addresses):
             raise StateMismatch(f"these are no addresses of samples: {str(addresses)[:80]}")
         found: dict[CheckedAddress, Sample] = {}
         wanted = sorted({CheckedAddress(*address) for address in addresses})
@@ -512,13 +518,13 @@ def find_position(items: Iterator[Any], state: StageState | None) -> Position | 
     return state.position if alone and isinstance(state, ReaderState) else None
 
 
-_LARGEST = 1 << 63
+MOST_SHARDS = 1 << 32  # of one stream in one pass; more are in no state, and would be skipped for hours
 _BARE_READERS = (read_samples.__code__, ReadShards._resume.__code__)  # noqa: SLF001  of this module
 
 
 def _are_counts(*numbers: object) -> bool:
     """Tell whether all of these are whole numbers from 0 that a file may have as an offset."""
-    return all(type(number) is int and 0 <= number < _LARGEST for number in numbers)
+    return all(map(is_count, numbers))
 
 
 def note_stops(handler: Handler, stops: list[Exception]) -> Handler:

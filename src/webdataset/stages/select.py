@@ -12,7 +12,7 @@ from random import Random
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.errors import UsageError
-from webdataset.core.json_types import JsonValue, as_int
+from webdataset.core.json_types import JsonValue, as_count
 from webdataset.core.seeds import CounterRng
 from webdataset.stages import argument_checks, randomness
 from webdataset.stages.base import (
@@ -172,7 +172,7 @@ class SliceState(PassThroughState):
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
         """Continue after this many."""
-        self.count = as_int(state)
+        self.count = as_count(state)
 
 
 class Slice(PassThroughStage):

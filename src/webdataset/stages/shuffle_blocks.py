@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.errors import UsageError
-from webdataset.core.json_types import Address, JsonValue, as_int, as_object, as_text
+from webdataset.core.json_types import Address, JsonValue, as_count, as_object, as_text
 from webdataset.core.seeds import hash_seed, permutation
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
 from webdataset.stages.argument_checks import read_count
@@ -59,12 +59,12 @@ class BlockState(StageState):
     def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Fetch what was left of the block."""
         parts = as_object(state)
-        self.blocks = as_int(parts["blocks"])
+        self.blocks = as_count(parts["blocks"])
         stored = decode_addresses(as_text(parts["stored"]))
         if not stored:
             return
         self.blocks -= 1
-        addresses = [stored[place] for place in self.begin(stored)[: as_int(parts["left"])]]
+        addresses = [stored[place] for place in self.begin(stored)[: as_count(parts["left"])]]
         self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
 
 
