@@ -129,7 +129,11 @@ class BatchMaker:
         if waiting.count and not self.drop_last:
             mark = received.advance(waiting.count)
             yield self._make(waiting.take(waiting.count), mark), mark
-        yield END, received.rest()
+        mark = received.rest()
+        if waiting.count:
+            # left out: told like what a stage drops
+            mark.counted.append(RowCounts(0, {}, {"drop_last": waiting.count}))
+        yield END, mark
 
     def _make(self, pieces: "list[Columns | list[object]]", mark: BatchMark) -> object:
         """Make a batch of its pieces, and note its size; afterwards it alone holds them."""

@@ -68,7 +68,7 @@ class Loader:
         prefetch: batches that workers may be ahead by (without a batch size, samples of each worker); None: 3, or up to
             16 where these take no more than 16 MiB.
         prefetch_bytes: the memory that these may take; one batch is always allowed.
-        drop_last: leave out a last batch that is smaller.
+        drop_last: leave out a last batch that is smaller; ``stats().drops`` counts its samples.
         collate: from a list of samples to a batch, called here; None makes columns: arrays of one shape are joined,
             numbers become arrays, all else lists. Only without it do workers write into the batch.
         ragged: arrays of different shapes in one batch become a list; False makes them an error.

@@ -52,7 +52,7 @@ class LoaderStats:
         restarts: times that all workers were started again, since one had died or hung.
         overtakes: of ``order="ready"``, samples that came while some of an earlier batch were still being made.
         skipped: failures that handlers let pass on the way to what was delivered: samples, or the rest of a shard.
-        dropped: samples that functions dropped by returning None, on the same way.
+        dropped: samples that functions dropped by returning None, on the same way, and those of batches left out.
         running_seconds: from the beginning of each epoch to its end or now.
         waiting_seconds: of these, how long the consumer waited.
         worker_busy_seconds: for each worker, spent on samples.

@@ -231,7 +231,7 @@ class RemoteLoader(Loader):
         plain: do not encrypt; needed for servers that were started with ``--plain``, or on this machine.
         prefetch: batches that may wait here.
         prefetch_bytes: the memory that these may take; one batch is always allowed.
-        drop_last: leave out a last batch that is smaller.
+        drop_last: leave out a last batch that is smaller; ``stats().drops`` counts its samples.
         ragged: arrays of different shapes in one batch become a list; False makes them an error.
         exact: as of ``Loader``: batches stay smaller where streams have ended.
         device: where torch tensors are wanted, as of ``Loader``.

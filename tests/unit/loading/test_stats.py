@@ -36,6 +36,34 @@ def test_counters_agree_with_what_was_delivered(workers, mode, monkeypatch):
     assert found.memory_bytes > 0
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("collate", [None, list])
+def test_samples_that_drop_last_leaves_out_are_counted(workers, collate):
+    """At the end of each epoch, as what a stage drops is; a run that was stopped and resumed counts them once."""
+    dataset = wds.DataPipeline([list(range(50))]).elastic(streams=4)
+    with wds.Loader(dataset, 8, workers=workers, drop_last=True, collate=collate) as loader:
+        for number, _ in enumerate(loader, 1):
+            if number == 6:
+                state = loader.state_dict()
+        assert loader.stats().drops == {"drop_last": 2}
+        for _ in loader:
+            pass
+        found = loader.stats()
+        assert (found.samples, found.dropped, found.drops) == (96, 4, {"drop_last": 4})
+        assert [stage.dropped for stage in found.stages if stage.name == "drop_last"] == [4]
+    with wds.Loader(dataset, 8, workers=workers, drop_last=True, collate=collate) as again:
+        again.load_state_dict(state)
+        again.set_epoch(state["epoch"])
+        assert list(again) == []
+        assert again.stats().drops == {"drop_last": 2}
+    with wds.Loader(dataset, 8, workers=workers, collate=collate) as whole:
+        assert sum(1 for _ in whole) == 7
+        assert whole.stats().dropped == 0
+    with wds.Loader(dataset, 10, workers=workers, drop_last=True, collate=collate) as even:
+        assert sum(1 for _ in even) == 5
+        assert even.stats().dropped == 0
+
+
 def test_seconds_of_workers_are_added_up():
     """Those of each worker by themselves, work and waits apart, in whatever order the parts come."""
     found = LoaderStats(workers=3)

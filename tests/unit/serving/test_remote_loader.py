@@ -70,6 +70,8 @@ def test_order(shards: str, served: str, batch_size: int | None, options: dict[s
         remote.set_epoch(5)
         assert as_plain(list(remote)) == as_plain(list(local))
         assert remote.stats().samples == local.stats().samples
+        assert remote.stats().drops == local.stats().drops
+        assert bool(local.stats().drops) == ("drop_last" in options)
         assert remote.state_dict() == local.state_dict()
 
 

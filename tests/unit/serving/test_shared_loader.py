@@ -133,6 +133,13 @@ def test_each_trainer_counts_what_it_receives(shards, make):
     assert trainers[0].stats().epochs == 2
 
 
+def test_samples_that_drop_last_leaves_out_are_counted(make):
+    """120 samples are 17 batches of 7, and one is left out in each epoch: the owner of the stream knows."""
+    trainer = make(batch_size=7, drop_last=True)
+    assert sum(1 for _ in trainer) == 17
+    assert trainer.stats().drops == {"drop_last": 1}
+
+
 def test_counters_of_a_trainer_that_reads_alone(shards, make):
     """What a detached trainer reads by itself counts, each sample once."""
     fast, slow = (make(policy="detach", window=4, trainers=2) for _ in range(2))
