@@ -5,9 +5,9 @@ and spawn as the default start method. On the newest, the resume fuzz plays hund
 one a thousand.
 
 With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, with a
-share of its repetitions (``FEWER``) and without what waits for faulty servers most of its time, or whose subject no
-Python changes; those torch tests that the default start method matters to, under the methods that are not this
-Python's; and what reads shards, without the native core. ``--prepare`` makes the environment of the newest Python, and
+share of its cases and repetitions (``SHARED``, ``FEWER``) and without what waits for faulty servers most of its time,
+or whose subject no Python changes; those torch tests that the default start method matters to, under the methods that
+are not this Python's, with the same share; and what reads shards, without the native core. ``--prepare`` makes the environment of the newest Python, and
 runs nothing.
 """
 
@@ -96,12 +96,21 @@ FEWER = {
     "WDS_TEST_SHARE": "4", "DAMAGE_TRIALS": "500", "NATIVE_FUZZ_CASES": "300", "RESUME_FUZZ_CASES": "4",
     "TLS_FORKS": "40",
 }  # fmt: skip
+# Every test runs on the newest Python, and under the other start methods: the first two of its cases, and one in four
+# of the others.
+SHARED = {"WDS_TEST_CASES": "4"}
 
 
-def run(*command: object) -> int:
-    """Run a command in the repository; show it; return its exit status."""
-    print("+", *command, flush=True)
-    return subprocess.run([str(word) for word in command], cwd=ROOT, check=False).returncode
+def run(*command: object, **settings: str) -> int:
+    """Run a command in the repository; show it; return its exit status.
+
+    Args:
+        *command: its words.
+        **settings: environment variables, beside those of this process.
+    """
+    print("+", *(f"{name}={text}" for name, text in settings.items()), *command, flush=True)
+    words = [str(word) for word in command]
+    return subprocess.run(words, cwd=ROOT, env={**os.environ, **settings}, check=False).returncode
 
 
 def environment(version: tuple[int, ...], python: str) -> Path:
@@ -157,14 +166,15 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
     if newest != here:
         name, python = f"Python {newest[0]}.{newest[1]}", environment(newest, pythons[newest])
         results[f"{name}, versions as locked"] = run(python, "scripts/lock.py", "--check")
-        results[name] = run(python, "-m", "pytest", "-q", "-m", "not once", *workers, *WAITING, *SAME_EVERYWHERE)
+        words = ("-m", "pytest", "-q", "-m", "not once", *workers, *WAITING, *SAME_EVERYWHERE)
+        results[name] = run(python, *words, **SHARED)
     for method in METHODS if has_torch(Path(sys.executable)) else ():
         if method != multiprocessing.get_context().get_start_method():
-            chosen = SPAWNING
+            chosen, share = SPAWNING, {}
             if method == "forkserver":
-                chosen = ["-m", "torch and not oracle", "-k", SERVED, *started_places()]
+                chosen, share = ["-m", "torch and not oracle", "-k", SERVED, *started_places()], SHARED
             results[f"torch tests under {method}"] = run(
-                sys.executable, "scripts/under.py", method, "-q", *workers, *chosen
+                sys.executable, "scripts/under.py", method, "-q", *workers, *chosen, **share
             )
     os.environ["WDS_NATIVE"] = "0"
     results["in pure Python"] = run(sys.executable, "-m", "pytest", "-q", *workers, *READING)

@@ -28,6 +28,8 @@ from support import failed_tests
 
 # where the suite runs again: one of so many cases of tests marked `repeats`, and of examples (scripts/test_all.py)
 SHARE = int(os.environ.get("WDS_TEST_SHARE", "1"))
+# of every other test, the first two cases and one of so many of the following ones
+CASES = int(os.environ.get("WDS_TEST_CASES", "1"))
 # how long an example takes decides nothing
 settings.register_profile("untimed", settings(), deadline=None, max_examples=100 // SHARE)
 settings.load_profile("untimed")
@@ -74,13 +76,25 @@ def pytest_configure():
         multiprocessing.set_forkserver_preload(["torch", "webdataset"])
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection():
+    """Make no collection of garbage while tests are collected: there is little, and it walks all that was collected."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config, items):
-    """Leave out the cases of tests marked ``repeats`` that this run has no share in."""
+    """Leave out the cases that this run has no share in."""
     seen, kept, left = Counter(), [], []
     for item in items:
         name = item.nodeid.partition("[")[0]
+        number = seen[name]
         repeats = item.get_closest_marker("repeats") is not None
-        (left if repeats and seen[name] % SHARE else kept).append(item)
+        stays = number % SHARE == 0 if repeats else number < 2 or number % CASES == 0
+        (kept if stays else left).append(item)
         seen[name] += 1
     items[:] = kept
     if left:

@@ -139,7 +139,8 @@ def test_set_epoch_in_a_loop_behind_a_state(urls, method):
     orders = [list(orders) for _ in range(3)]
     run = iter(dataset(urls, epoch=48))
     list(itertools.islice(run, 24))
-    for says in (True, False):
+    # a pass of spawned workers imports torch
+    for says in (True, False) if method == "fork" else (True,):
         made = dataset(urls, epoch=48)
         made.load_state_dict(run.state_dict())
         loaded = loader(made, 1 if method == "spawn" else 2, multiprocessing_context=method)

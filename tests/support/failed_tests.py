@@ -41,7 +41,7 @@ def run_failed_again(session: pytest.Session) -> None:
         return
     command = [sys.executable, "-m", "pytest", "-q", *_failed]
     # all that are named, not a share of them
-    environment = {**os.environ, "WDS_RERUN_FAILED": "", "WDS_TEST_SHARE": "1"}
+    environment = {**os.environ, "WDS_RERUN_FAILED": "", "WDS_TEST_SHARE": "1", "WDS_TEST_CASES": "1"}
     done = subprocess.run(command, cwd=session.config.rootpath, env=environment, check=False)
     if done.returncode == 0:
         _unsteady.extend(_failed)
