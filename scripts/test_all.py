@@ -7,8 +7,8 @@ one a thousand.
 With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, with a
 share of its cases and repetitions (``SHARED``, ``FEWER``) and without what waits for faulty servers most of its time,
 or whose subject no Python changes; those torch tests that the default start method matters to, under the methods that
-are not this Python's, with the same share; and what reads shards, without the native core. ``--prepare`` makes the environment of the newest Python, and
-runs nothing.
+are not this Python's, with the same share; and what reads shards, without the native core. ``--prepare`` makes the
+environment of the newest Python, and runs nothing.
 """
 
 import multiprocessing

@@ -23,6 +23,8 @@ np = pytest.importorskip("numpy")
 Image = pytest.importorskip("PIL.Image")
 
 pytestmark = pytest.mark.slow
+# of tests whose subject is what the server says and what the page makes of it, which no browser changes
+CHROMIUM_ALONE = pytest.mark.parametrize("browser", ["chromium"], indirect=True)
 HTML = b'<h1 id="injected">Owned</h1><script>alert(1)</script><img src=x onerror="alert(2)">'
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(3)"><script>alert(4)</script><image href="http://192.0.2.1/x.png"/></svg>'
 HOSTILE_KEYS = [
@@ -219,6 +221,7 @@ def test_keys_move_and_page(browser: Browser, viewer: RunningViewer) -> None:
         wait_until(page, "location.hash.includes('shard=1')")
 
 
+@CHROMIUM_ALONE
 def test_search_and_filters_find(browser: Browser, viewer: RunningViewer) -> None:
     """A text and an expression find their samples, stand in the url, and are removed by their chips."""
     with Watched(browser, viewer) as watched:
@@ -243,6 +246,7 @@ def test_search_and_filters_find(browser: Browser, viewer: RunningViewer) -> Non
         page.wait_for_selector('.status-count:text-is("59 samples")')
 
 
+@CHROMIUM_ALONE
 def test_a_wrong_expression_says_where(browser: Browser, viewer: RunningViewer) -> None:
     """An expression that is none shows its error with a mark below its column, and no samples."""
     with Watched(browser, viewer) as watched:
@@ -305,6 +309,7 @@ def test_every_kind_of_field_in_detail(browser: Browser, viewer: RunningViewer) 
         wait_until(page, "document.querySelector('.hex mark')?.textContent.startsWith('00 01 02 03')")
 
 
+@CHROMIUM_ALONE
 def test_a_document_has_its_pictures_between_its_sentences(browser: Browser, viewer: RunningViewer) -> None:
     """An interleaved document is shown in reading order."""
     with Watched(browser, viewer) as watched:
@@ -317,6 +322,7 @@ def test_a_document_has_its_pictures_between_its_sentences(browser: Browser, vie
         assert order == ["Before the first.", 80, "Between the two.", 90, "After the second."]
 
 
+@CHROMIUM_ALONE
 def test_images_of_documents_wherever_they_are(browser: Browser, odd: RunningViewer) -> None:
     """Images in the JSON and in another sample are shown; what contradicts itself is told, and is no missing image."""
     with Watched(browser, odd) as watched:
@@ -331,6 +337,7 @@ def test_images_of_documents_wherever_they_are(browser: Browser, odd: RunningVie
         assert page.locator(".document .missing").count() == 0
 
 
+@CHROMIUM_ALONE
 def test_what_is_odd_about_a_field_is_said(browser: Browser, odd: RunningViewer) -> None:
     """JSON that is none or too deep, text under the name of a picture, and a field without bytes."""
     with Watched(browser, odd) as watched:
@@ -347,6 +354,7 @@ def test_what_is_odd_about_a_field_is_said(browser: Browser, odd: RunningViewer)
         assert page.locator('.field[data-field="jpg"] .zoom').count() == 0
 
 
+@CHROMIUM_ALONE
 def test_a_sample_of_thousands_of_fields(browser: Browser, odd: RunningViewer) -> None:
     """A page of cards reads few of them, the sample shows some at a time, and says how many others there are."""
     with Watched(browser, odd) as watched:
@@ -472,6 +480,7 @@ def test_bars_are_filters(browser: Browser, viewer: RunningViewer) -> None:
         page.wait_for_selector(".filter-chip")
 
 
+@CHROMIUM_ALONE
 def test_findings_lead_to_their_bytes(browser: Browser, viewer: RunningViewer) -> None:
     """A finding of a damaged shard shows its bytes, and a whole one says that nothing is wrong."""
     with Watched(browser, viewer) as watched:
@@ -485,6 +494,7 @@ def test_findings_lead_to_their_bytes(browser: Browser, viewer: RunningViewer) -
         page.wait_for_selector(".pill-good")
 
 
+@CHROMIUM_ALONE
 def test_tags_go_into_the_file(browser: Browser, viewer: RunningViewer) -> None:
     """Number keys and words tag the open sample; its card shows it."""
     with Watched(browser, viewer) as watched:
@@ -494,7 +504,9 @@ def test_tags_go_into_the_file(browser: Browser, viewer: RunningViewer) -> None:
         page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("keep")')
         page.wait_for_selector('.card[data-ordinal="5"] .tag-mark:has-text("keep")')
         page.keyboard.press("t")
+        wait_until(page, "document.activeElement === document.querySelector('.tag-input')")
         page.keyboard.type("<b>odd</b>")
+        wait_until(page, "document.querySelector('.tag-input').value === '<b>odd</b>'")
         page.keyboard.press("Enter")
         page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("<b>odd</b>")')
         page.keyboard.press("1")
@@ -718,6 +730,7 @@ def fill_number(page: Any, name: str, text: str) -> None:
     page.keyboard.type(text)
 
 
+@CHROMIUM_ALONE
 @pytest.mark.parametrize("step", [0, 5])
 def test_a_batch_is_the_loader_s(browser: Browser, run: tuple[RunningViewer, Any], step: int) -> None:
     """The cards of a batch are the samples that the loader then gives, in their order; reading is asked for first."""
@@ -748,6 +761,7 @@ def test_a_batch_is_the_loader_s(browser: Browser, run: tuple[RunningViewer, Any
         assert page.locator('.batch-form input[name="worker"]').get_attribute("placeholder") == "any"
 
 
+@CHROMIUM_ALONE
 def test_two_datasets_side_by_side(browser: Browser, run: tuple[RunningViewer, Any]) -> None:
     """A sample that is missing on one side and a field that differs are marked; equal ones are not."""
     viewer, _ = run
@@ -765,6 +779,7 @@ def test_two_datasets_side_by_side(browser: Browser, run: tuple[RunningViewer, A
         wait_until(page, "document.querySelectorAll('.pair:not(.pair-head)').length === 2")
 
 
+@CHROMIUM_ALONE
 @pytest.mark.parametrize(
     ("ordinal", "texts"), [(0, ["TEXT 0", "<i>added</i>"]), (3, ["Dropped"]), (2, ["ValueError", "two is refused"])]
 )
@@ -884,6 +899,7 @@ def test_tags_of_a_sample_that_is_not_here_yet(browser: Browser, viewer: Running
         }
 
 
+@CHROMIUM_ALONE
 def test_a_tag_that_cannot_be_written_is_given_back(browser: Browser, viewer: RunningViewer) -> None:
     """The word stands in its input again, with the reason beside it."""
     with Watched(browser, viewer) as watched:
@@ -902,6 +918,7 @@ def test_a_tag_that_cannot_be_written_is_given_back(browser: Browser, viewer: Ru
         assert page.input_value(".tag-input") == "word"
 
 
+@CHROMIUM_ALONE
 def test_a_tag_toggled_twice_is_as_before(browser: Browser, viewer: RunningViewer) -> None:
     """Changes are sent one after the other, each from what the one before it left."""
     with Watched(browser, viewer) as watched:
@@ -917,6 +934,7 @@ def test_a_tag_toggled_twice_is_as_before(browser: Browser, viewer: RunningViewe
         assert page.locator('.tag-button[aria-pressed="true"]').all_inner_texts() == ["drop"]
 
 
+@CHROMIUM_ALONE
 def test_shards_are_found_while_their_names_are_on_their_way(browser: Browser, viewer: RunningViewer) -> None:
     """A search in the list of shards waits for names that were asked for already."""
     with Watched(browser, viewer) as watched:

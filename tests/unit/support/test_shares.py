@@ -1,4 +1,4 @@
-"""Tests for the share of the cases that a run on a second Python takes, and for collecting without garbage collections."""
+"""Tests for the share of the cases that a run on a second Python takes; garbage waits until tests are collected."""
 
 import os
 import subprocess
