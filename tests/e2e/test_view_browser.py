@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from support.browsers import WAITS, Browser, WatchedPage, wait_until
+from support.browsers import WAITS, Browser, wait_until
 from support.command import SRC
 from support.view_command import RunningViewer
+from support.view_page import Watched
 from webdataset.testing.archives import END, header, member
 
 pytest.importorskip("starlette")
@@ -151,27 +152,6 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningViewer]:
         *(folder / f"{name}.tar" for name in ("plain", "kinds", "hostile", "damaged")), "--tags", folder / "tags.txt"
     ) as running:
         yield running
-
-
-class Watched(WatchedPage):
-    """A page of a viewer.
-
-    Args:
-        browser: that opens it.
-        viewer: whose page it is.
-        options: of the context.
-    """
-
-    def __init__(self, browser: Browser, viewer: RunningViewer, **options: Any) -> None:
-        super().__init__(browser, [f"http://127.0.0.1:{viewer.port}/"], **options)
-        self.viewer = viewer
-
-    def open(self, route: str = "/samples") -> Any:
-        """Open a view with the token; return the page when its samples or its content are there."""
-        self.page.goto("about:blank")
-        self.page.goto(f"http://127.0.0.1:{self.viewer.port}/#token={self.viewer.token}&{route}")
-        self.page.wait_for_selector(".view")
-        return self.page
 
 
 def test_the_grid_shows_pictures_captions_and_facts(browser: Browser, viewer: RunningViewer) -> None:

@@ -4,6 +4,8 @@ Nothing is read before it is asked for. Shards are known to clients by number al
 can be read.
 """
 
+import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -13,6 +15,7 @@ from typing import Any, Final
 from webdataset.core.errors import NoSuchSample
 from webdataset.core.redaction import redact
 from webdataset.samples.sample_reader import Reading
+from webdataset.storage.open_url import local_path
 from webdataset.viewer.shard_bytes import BlockCache
 from webdataset.viewer.shard_pages import ShardView
 
@@ -109,7 +112,7 @@ class DatasetView:
                     "shard": number,
                     "name": redact(self.urls[number]),
                     "samples": counts.get(number),
-                    "size_bytes": None if view is None else view.size_bytes,
+                    "size_bytes": (view and view.size_bytes) or _find_size(self.urls[number]),
                     "indexed": view is not None and view.indexed,
                 }
             )
@@ -127,6 +130,16 @@ class DatasetView:
             for view in self._open.values():
                 view.close()
             self._open.clear()
+
+
+def _find_size(url: str) -> int | None:
+    """Return the bytes of a local file; None for other urls, which are not asked before they are looked at."""
+    path = local_path(url)
+    try:
+        found = None if path is None else os.stat(path)  # noqa: PTH116  as the user wrote it
+    except (OSError, ValueError):
+        return None
+    return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
 
 
 @dataclass(frozen=True)

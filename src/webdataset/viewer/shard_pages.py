@@ -5,7 +5,7 @@ field is read; a large index is loaded while the first pages are shown without i
 from the start, by the same code that builds indexes and in the same steps, so that sample *i* of a page is sample *i*
 of the stream; what was walked is remembered. The walk continues past a field that stands twice and past parts of
 samples, as the stream reader does with a handler that continues, and stops where the archive is damaged. ``problem``
-says what was met first.
+says what was met first, or where it stopped.
 
 Never gives a sample that the stream reader would not give, and never bytes that an index claims without proof.
 """
@@ -57,10 +57,12 @@ class Problem(NamedTuple):
     Args:
         message: secrets removed.
         offset: in bytes of the tar stream, or None.
+        stops: no sample after it is shown.
     """
 
     message: str
     offset: int | None
+    stops: bool = False
 
 
 class Page(NamedTuple):
@@ -208,12 +210,12 @@ class ShardView:
         if loading.error is not None:
             self._note(loading.error)
 
-    def _note(self, error: BaseException) -> bool:
-        """Remember what is wrong first; the reader continues."""
-        if self._problem is None:
+    def _note(self, error: BaseException, *, stops: bool = False) -> bool:
+        """Remember what is wrong first, or what ends the shard; else the reader continues."""
+        if self._problem is None or stops:
             offset = getattr(error, "offset", None)
             message = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
-            self._problem = Problem(redact(str(message)), offset)
+            self._problem = Problem(redact(str(message)), offset, stops)
         return True
 
     def page(self, start: int, count: int, walk_seconds: float | None = None) -> Page:
@@ -324,7 +326,7 @@ class ShardView:
         self._done = True
         if source.failure is not None:
             walk.builder.take_last(source.position)
-        self._note(error)
+        self._note(error, stops=True)
 
     def _finish(self, walk: RangeWalk, source: ByteSource) -> None:
         if source.failure is not None:

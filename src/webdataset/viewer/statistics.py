@@ -41,6 +41,7 @@ _MOST_SHARDS = 200
 _MOST_UNINDEXED = 20  # looked at where not all have an index
 _MOST_FIELDS = 200
 _MOST_LABELS = 60
+_COUNTED_LABELS = 1000
 _MOST_VALUES = 10_000
 _SHOWN_VALUES = 30
 _SHOWN_POINTS = 500
@@ -148,6 +149,7 @@ class _Fields:
     def __init__(self) -> None:
         self.samples = 0
         self.sizes: dict[str, list[int]] = {}
+        self.others: set[str] = set()
 
     def add(self, entry: SampleEntry) -> None:
         self.samples += 1
@@ -155,6 +157,8 @@ class _Fields:
             sizes = self.sizes.get(name)
             if sizes is None:
                 if len(self.sizes) >= _MOST_FIELDS:
+                    if len(self.others) < _MOST_VALUES:
+                        self.others.add(name)
                     continue
                 sizes = self.sizes[name] = []
             sizes.append(size)
@@ -182,6 +186,7 @@ class _Contents:
         self.images: dict[str, list[tuple[int, int]]] = {}
         self.durations: dict[str, list[float]] = {}
         self.labels: dict[str, _Label] = {}
+        self.others: set[str] = set()
 
     def add(self, fields: EntryFields) -> None:
         self.samples += 1
@@ -207,12 +212,17 @@ class _Contents:
     def _label(self, name: str, path: tuple[str, ...]) -> _Label:
         shown = ".".join((name, *path))
         place = f"field({name!r})" + "".join(f"[{part!r}]" for part in path)
-        if place not in self.labels and len(self.labels) >= _MOST_LABELS:
+        if place not in self.labels and len(self.labels) >= _COUNTED_LABELS:
+            if len(self.others) < _MOST_VALUES:
+                self.others.add(place)
             return _Label(shown, place)
         return self.labels.setdefault(place, _Label(shown, place))
 
     def to_json(self) -> dict[str, Any]:
-        labels = [label.to_json() for label in self.labels.values()]
+        # what one of many samples has says nothing of them
+        told = [label for label in self.labels.values() if self.samples == 1 or label.counts.total() > 1]
+        most = {id(label) for label in sorted(told, key=lambda label: -label.counts.total())[:_MOST_LABELS]}
+        labels = [label.to_json() for label in told if id(label) in most]
         return {
             "durations": [
                 {"field": name, "histogram": make_histogram(np.array(seconds), f"duration({name!r})")}
@@ -220,6 +230,7 @@ class _Contents:
             ],
             "images": [self._describe_images(name, sizes) for name, sizes in sorted(self.images.items())],
             "labels": [label for label in labels if label is not None],
+            "other_labels": len(self.labels) - len(labels) + len(self.others),
         }
 
     def _describe_images(self, name: str, sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
@@ -331,6 +342,7 @@ def collect_statistics(
         "samples": fields.samples,
         "total": total,
         "fields": fields.to_json(),
+        "other_fields": len(fields.others),
         **run.contents.to_json(),
         "contents": {"samples": run.contents.samples, "seen": run.seen, "basis": run.describe()},
         "failed": run.failed,

@@ -35,6 +35,7 @@ _NEAREST_MODES: Final = frozenset(("1", "P"))
 _PLAIN_MODES: Final = frozenset(("L", "RGB", "RGBA", "LA", "CMYK", "YCbCr", "HSV", "LAB"))
 _LABELS: Final = re.compile(r"(^|[._-])(seg|mask|label|labels|semantic|instance|annotation)", re.IGNORECASE)
 _MOST_LABELS: Final = 64
+_LOSSY: Final = ("JPEG", "MPO")
 _QUALITY: Final = 80
 _FAST: Final = 2
 
@@ -156,9 +157,10 @@ def _reduce_image(image: "Image", size: int, notes: _Notes, *, labels: bool) -> 
         small = image.copy()
         small.thumbnail(most, pillow.Resampling.NEAREST)
         return small.convert("RGBA" if "transparency" in image.info else "RGB")
-    if image.mode == "L" and labels:
+    # class numbers do not survive a lossy format
+    if image.mode == "L" and (labels or image.format not in _LOSSY):
         values = _thin(np.asarray(image), size)
-        if values.size and int(values.max()) < _MOST_LABELS:
+        if values.size and 0 < int(values.max()) < (_MOST_LABELS if labels else _MOST_LABELS // 2):
             notes.append("class numbers, each in a colour")
             return _fit(_colour_labels(values), size)
     if image.mode not in _PLAIN_MODES:

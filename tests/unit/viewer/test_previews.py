@@ -120,7 +120,10 @@ def test_deep_images_and_masks_are_made_visible(previews):
     image, note = show(previews, "seg.png", stream.getvalue(), 40)
     assert "class numbers" in note
     assert len({image.getpixel((5, row)) for row in (2, 7, 12, 17)}) == 4
-    assert show(previews, "png", stream.getvalue())[1] is None
+    assert "class numbers" in show(previews, "png", stream.getvalue())[1]
+    stream = io.BytesIO()
+    Image.fromarray(np.full((20, 40), 9, np.uint8)).save(stream, "JPEG")
+    assert show(previews, "jpg", stream.getvalue())[1] is None
 
 
 @pytest.mark.parametrize(

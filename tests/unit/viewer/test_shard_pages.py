@@ -140,3 +140,27 @@ def test_the_server_answers_before_a_far_sample_is_found(tmp_path, monkeypatch, 
     assert answers[-1][0] == 200
     found = json.loads(answers[-1][1])
     assert (found if path == "sample" else found["samples"][4])["ordinal"] == 2994
+
+
+def test_says_whether_a_problem_ends_the_shard(tmp_path):
+    """Damage does, a field that stands twice does not; what ends it is told before what was met first."""
+    twice = archives.member(b"a.txt", b"1") * 2 + archives.member(b"b.txt", b"2")
+    for name, content, words, stops, count in (
+        ("twice.tar", twice + archives.END, "duplicate", False, 2),
+        ("cut.tar", twice[:-512], "ends at byte", True, 1),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        found, problem = read_pages(str(path))
+        assert (len(found), problem.stops) == (count, stops)
+        assert words in problem.message
+
+
+def test_sizes_of_local_shards_are_known_before_they_are_opened(tmp_path):
+    """A file is asked for its size; a directory, a missing file and a remote shard have none."""
+    path = tmp_path / "a.tar"
+    path.write_bytes(archives.of_samples(archives.samples(3)))
+    view = make_view("a", [str(path), str(tmp_path), str(tmp_path / "gone.tar"), "http://127.0.0.1:9/x.tar"])
+    rows = view.describe(0, 4)
+    assert [row["size_bytes"] for row in rows] == [path.stat().st_size, None, None, None]
+    assert [row["samples"] for row in rows] == [None] * 4

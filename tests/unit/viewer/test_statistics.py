@@ -182,3 +182,26 @@ def test_no_time(tmp_path):
     """Without time it looks at one sample, and still counts by the indexes."""
     found = collect_statistics(make_side(tmp_path, index=True), budget=Budget(seconds=0))
     assert found["contents"]["seen"] <= 1
+
+
+def test_counts_every_field_and_place_that_it_does_not_show(tmp_path):
+    """Of hundreds of fields 200 are listed, of places in JSON those of several samples; the others are counted."""
+    fields = {f"f{number:03d}.txt": b"x" * 100 for number in range(230)}
+    samples = [
+        (f"s{number}", {**fields, "json": json.dumps({"tag": "a", **{f"own{number}-{each}": each for each in range(70)}})
+                        .encode()}) for number in range(2)
+    ]  # fmt: skip
+    found = collect_statistics(make_view("a", [write_shard(tmp_path / "a.tar", samples)]))
+    assert len(found["fields"]) == 200
+    assert found["other_fields"] == 31
+    # the JSON is the last of 231 fields: read, and beyond the list
+    assert [label["field"] for label in found["labels"]] == ["json.tag"]
+    assert found["other_labels"] == 140
+
+
+def test_one_sample_is_told_whole(tmp_path):
+    """Where there is one sample, its values are no noise."""
+    samples = [("only", {"json": json.dumps({"tag": "a", "width": 3}).encode()})]
+    found = collect_statistics(make_view("a", [write_shard(tmp_path / "a.tar", samples)]))
+    assert [label["field"] for label in found["labels"]] == ["json.tag", "json.width"]
+    assert found["other_labels"] == 0

@@ -137,7 +137,7 @@ def _locate_by_number(own: list[str], slots: list[Slot], found: list[ImageLocati
             found[number] = ImageLocation("field", (name,))
     elif 0 not in numbered:
         raise SampleError(
-            f"{len(left)} images and the fields {', '.join(numbered.values())}: their numbers do not tell which is "
+            f"images: {len(left)}, fields: {', '.join(numbered.values())}: their numbers do not tell which is "
             "which; count from 0, or name the fields as the JSON names the images",
             field=next(iter(numbered.values())),
         )

@@ -132,7 +132,9 @@ def _names(record: Record, count: int) -> list[Record]:
 def _parse_parallel_form(record: Record) -> Outline:
     texts, images = _list(record, "texts"), _list(record, "images")
     if len(texts) != len(images):
-        raise SampleError(f"{len(texts)} texts and {len(images)} images: these lists must be parallel", field="images")
+        raise SampleError(
+            f"the lists texts ({len(texts)}) and images ({len(images)}) must be of one length", field="images"
+        )
     written: list[str] = []
     slots: list[Slot] = []
     for number, (text, image) in enumerate(zip(texts, images, strict=True)):
@@ -217,7 +219,9 @@ def _text(text: object, where: str) -> str:
 
 def _index(given: object, count: int, where: str) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < count:
-        raise SampleError(f"{where} is {given!r:.40}, and there are {count} texts", field=where)
+        raise SampleError(
+            f"{where} is {given!r:.40}, and there {'is 1 text' if count == 1 else f'are {count} texts'}", field=where
+        )
     return given
 
 

@@ -10,6 +10,9 @@ import { parseHeader, ShardIndex } from './shard_index.js';
 
 export { ApiError };
 
+/** Pictures are shown as they are stored: no server draws them. */
+export const drawsPictures = false;
+
 /** Says `offline`, `online` and `locked` where there is a server; here nothing. */
 export const connection = new EventTarget();
 

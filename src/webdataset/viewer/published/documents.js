@@ -41,7 +41,7 @@ export function outlineOf(record) {
   const has = (name) => Object.hasOwn(record, name);
   if (record === null || typeof record !== 'object' || Array.isArray(record)) return null;
   const place = (index, texts) => {
-    check(Number.isInteger(index) && index >= 0 && index < texts.length, `an image is matched to text ${String(index).slice(0, 40)}, and there are ${texts.length} texts`);
+    check(Number.isInteger(index) && index >= 0 && index < texts.length, `an image is matched to text ${String(index).slice(0, 40)}, and there ${texts.length === 1 ? 'is 1 text' : `are ${texts.length} texts`}`);
     return index;
   };
   const textsOf = (name) => {
@@ -75,7 +75,7 @@ export function outlineOf(record) {
 
 function parallelOutline(record) {
   const [texts, images] = [listOf(record, 'texts'), listOf(record, 'images')];
-  check(texts.length === images.length, `${texts.length} texts and ${images.length} images: these lists must be parallel`);
+  check(texts.length === images.length, `the lists texts (${texts.length}) and images (${images.length}) must be of one length`);
   const written = [];
   const slots = [];
   texts.forEach((text, number) => {
@@ -131,7 +131,7 @@ function locateByNumber(own, left, found) {
   const sorted = [...numbered.entries()].sort((one, other) => one[0] - other[0]);
   if (sorted.length === left.length) left.forEach((slot, index) => { found[slot.number] = { field: sorted[index][1] }; });
   else {
-    check(numbered.has(0), `${left.length} images and the fields ${[...numbered.values()].join(', ')}: their numbers do not tell which is which`);
+    check(numbered.has(0), `images: ${left.length}, fields: ${[...numbered.values()].join(', ')}: their numbers do not tell which is which`);
     for (const slot of left) if (numbered.has(slot.number)) found[slot.number] = { field: numbered.get(slot.number) };
   }
 }

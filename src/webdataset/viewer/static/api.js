@@ -15,6 +15,9 @@ export class ApiError extends Error {
 }
 
 /** Says `offline`, `online` and `locked`. */
+/** Thumbnails are drawn by the server, which colours and stretches what is dark. */
+export const drawsPictures = true;
+
 export const connection = new EventTarget();
 let online = true;
 

@@ -1,7 +1,7 @@
 /** A sample as a card of the grid or a row of the table. */
 
 import { apiUrl, get, setSource } from './api.js';
-import { formatBytes, formatDuration, formatFigure, formatNumber, h, icon, shorten, svg } from './dom.js';
+import { countOf, formatBytes, formatDuration, formatNumber, h, icon, keyOf, shorten, svg, writeOut } from './dom.js';
 import { makeQueue } from './queue.js';
 
 /** @typedef {import('./sources.js').Sample} Sample */
@@ -11,6 +11,11 @@ const queue = makeQueue(3);
 /** @type {Map<string, Promise<any>>} */
 const waveforms = new Map();
 const LARGE_BYTES = 64 * 2 ** 20;
+// of a picture's shape to that of its place: beyond it the picture is shown whole
+const MOST_CUT = 2.2;
+const SMALL_PIXELS = 64;
+const MOST_CHIPS = 4;
+const CODE = /(^|\.)(ya?ml|csv|tsv|xml|py|js|ts|c|cpp|h|java|rs|go|sh|sql|tex|jsonl|ndjson|toml|ini|cfg|log|srt|vtt)$/i;
 export const PICTURES = ['image', 'svg', 'video', 'array'];
 
 /** @param {Sample} sample @param {string} field @param {Record<string, any>} [more] @returns {Record<string, any>} the parameters that name a field */
@@ -26,14 +31,19 @@ export const fieldOf = (sample, field, more = {}) => ({ side: sample.side, shard
  */
 export function thumbnail(sample, field, size, part = {}) {
   const box = h('span', { class: `thumb thumb-${field.kind}` });
-  if (field.size_bytes === 0) {
+  if (field.size_bytes === 0 || (field.kind === 'array' && !mayBePicture(field.media))) {
     box.classList.add('refused');
     box.append(emblem(field));
     return box;
   }
   const parameters = fieldOf(sample, field.name, { size, ...part });
   const image = h('img', { alt: altOf(sample, field), loading: 'lazy', decoding: 'async', draggable: 'false' });
-  image.addEventListener('load', () => box.classList.add('loaded'));
+  image.addEventListener('load', () => {
+    const shape = (image.naturalWidth / image.naturalHeight) / (box.clientWidth / box.clientHeight || 4 / 3);
+    box.classList.add('loaded');
+    box.classList.toggle('whole', shape > MOST_CUT || shape < 1 / MOST_CUT);
+    box.classList.toggle('pixels-seen', Math.max(image.naturalWidth, image.naturalHeight) <= SMALL_PIXELS);
+  });
   image.addEventListener('error', () => {
     image.remove();
     box.classList.add('refused');
@@ -49,18 +59,35 @@ export function thumbnail(sample, field, size, part = {}) {
   return box;
 }
 
+/** @param {any} media of an array @returns {boolean} whether its header leaves room for a picture: it has rows and columns of numbers */
+const mayBePicture = (media) => !Array.isArray(media?.shape) || (media.shape.length > 1 && !media.shape.includes(0) && /^[<>|=]?[biufc]\d/.test(media.dtype ?? ''));
+
 /** @param {Sample} sample @param {Field} field @returns {string} */
 function altOf(sample, field) {
   const caption = sample.fields.find((one) => one.kind === 'text' && one.text);
   return caption ? shorten(caption.text, 120) : `${field.name} of ${shorten(sample.key, 60)}`;
 }
 
+const TYPES = { b: 'bool', i: 'int', u: 'uint', f: 'float', c: 'complex' };
+
+/** @param {string} dtype as numpy's files write it, like <f4 @returns {string} its name, like float32 */
+export function typeName(dtype) {
+  const [, kind, width] = /^[<>|=]?([biufc])(\d{1,2})$/.exec(dtype) ?? [];
+  if (kind) return kind === 'b' ? 'bool' : `${TYPES[kind]}${8 * Number(width)}`;
+  const [, special, size] = /^[<>|=]?([OUSV])(\d*)$/.exec(dtype) ?? [];
+  if (special) return { O: 'object', U: `text[${size}]`, S: `bytes[${size}]`, V: `record[${size}]` }[special];
+  return dtype.startsWith('[') ? 'record' : dtype;
+}
+
+/** @param {{shape: (number | string)[], dtype?: string}} media of an array @returns {string} like 512 × 3 float32 */
+const shapeOf = ({ shape, dtype }) => `${shape.length ? shape.join(' × ') : 'scalar'} ${typeName(dtype ?? '')}`.trim();
+
 /** @param {Field} field @returns {HTMLElement} what stands where there is no picture */
 export function emblem(field) {
   const shape = field.media?.shape;
   return h('span', { class: 'emblem' },
     h('span', { class: 'emblem-name' }, shorten(field.name, 24)),
-    h('span', { class: 'emblem-facts' }, Array.isArray(shape) ? `${shape.join(' × ')} ${field.media.dtype ?? ''}` : `${field.kind} · ${formatBytes(field.size_bytes)}`));
+    h('span', { class: 'emblem-facts' }, Array.isArray(shape) ? shapeOf(field.media) : `${field.kind} · ${field.size_bytes === 0 ? 'empty' : formatBytes(field.size_bytes)}`));
 }
 
 /**
@@ -108,7 +135,7 @@ function wave(sample, field) {
     (error) => {
       box.title = error.message;
       box.classList.add('refused');
-      box.prepend(emblem(field));
+      box.replaceChildren(emblem(field));
     },
   );
   return box;
@@ -128,12 +155,18 @@ function proseOf(json) {
   }
 }
 
+/** @param {string} json maybe cut @returns {string} with the letters that it writes as \u… */
+const spell = (json) => json.replace(/\\(?:u([0-9a-f]{4})|[^])/gi, (whole, code) => {
+  const letter = code && String.fromCharCode(Number.parseInt(code, 16));
+  return letter && !/[\u0000-\u001f"\\]/.test(letter) ? letter : whole;
+});
+
 /** @param {Field} field @returns {string} its content in a line */
 export function summary(field) {
-  if (field.kind === 'class' || field.kind === 'number') return formatFigure(field.value);
-  if (field.text) return field.kind === 'document' ? proseOf(field.text) : field.text;
+  if (field.text && ['class', 'number'].includes(field.kind)) return field.text.trim();
+  if (field.text) return field.kind === 'document' ? proseOf(field.text) : field.kind === 'json' ? spell(field.text) : field.text;
   if (field.value !== undefined && field.value !== null) return typeof field.value === 'object' ? JSON.stringify(field.value) : String(field.value);
-  if (Array.isArray(field.media?.shape)) return `${field.media.shape.join(' × ')} ${field.media.dtype ?? ''}`;
+  if (Array.isArray(field.media?.shape)) return shapeOf(field.media);
   if (field.media?.width) return `${field.media.width} × ${field.media.height}`;
   if (field.size_bytes === null) return '';
   if (field.size_bytes === 0) return 'empty';
@@ -172,7 +205,9 @@ function face(sample, size) {
     if (field) return { element: kind === 'audio' ? wave(sample, field) : thumbnail(sample, field, size), used: [field] };
   }
   const text = sample.fields.find((field) => ['text', 'document', 'html', 'svg', 'json'].includes(field.kind) && summary(field));
-  if (text) return { element: h('span', { class: `excerpt excerpt-${text.kind}` }, h('bdi', {}, summary(text))), used: [text] };
+  if (text) return { element: h('span', { class: `excerpt excerpt-${text.kind}${text.kind === 'text' && CODE.test(text.name) ? ' excerpt-code' : ''}` }, h('bdi', {}, summary(text))), used: [text] };
+  const figure = sample.fields.find((field) => ['class', 'number'].includes(field.kind) && field.text);
+  if (figure) return { element: h('span', { class: 'excerpt excerpt-figure' }, h('bdi', {}, shorten(summary(figure), 60)), h('span', { class: 'chip-name' }, shorten(figure.name, 40))), used: [figure] };
   const first = sample.fields[0];
   return { element: h('span', { class: 'thumb refused' }, first ? emblem(first) : h('span', { class: 'emblem' }, 'no fields')), used: first ? [first] : [] };
 }
@@ -185,7 +220,7 @@ function face(sample, size) {
  */
 export function cardLabel(sample, position, total) {
   const place = position < 0 ? '' : `, ${formatNumber(position + 1)}`;
-  return `Sample ${shorten(sample.key, 80)}${place}${place && total >= 0 ? ` of ${formatNumber(total)}` : ''}`;
+  return `Sample ${shorten(writeOut(sample.key), 80)}${place}${place && total >= 0 ? ` of ${formatNumber(total)}` : ''}`;
 }
 
 /**
@@ -204,17 +239,19 @@ export function card(sample, { href, selected, dense, size, position = -1, total
   const { element, used } = face(sample, size);
   const rest = sample.fields.filter((field) => !used.includes(field));
   const caption = rest.find((field) => field.kind === 'text') ?? rest.find((field) => field.kind === 'document');
-  const chips = rest.filter((field) => field !== caption);
+  const others = rest.filter((field) => field !== caption);
+  const chips = others.slice(0, others.length > MOST_CHIPS ? MOST_CHIPS - 1 : MOST_CHIPS);
+  const more = others.length - chips.length + (sample.more_fields ?? 0);
   return h('a', {
-    class: `card${dense ? ' card-dense' : ''}${selected ? ' selected' : ''}`, href, draggable: 'false', tabindex: selected ? '0' : '-1',
+    class: `card${element.classList.contains('excerpt') ? ' card-text' : ''}${dense ? ' card-dense' : ''}${selected ? ' selected' : ''}`, href, draggable: 'false', tabindex: selected ? '0' : '-1',
     'aria-label': cardLabel(sample, position, total), 'aria-current': selected ? 'true' : null,
     data: { ordinal: String(sample.ordinal), shard: String(sample.shard) },
   },
   h('span', { class: 'card-face' }, element, tagMarks(sample.tags)),
   !dense && h('span', { class: 'card-body' },
-    h('span', { class: 'card-caption' }, caption ? h('bdi', {}, summary(caption)) : ''),
-    h('span', { class: 'chips' }, chips.slice(0, 4).map((field) => chip(field))),
-    h('span', { class: 'card-foot' }, h('bdi', { class: 'key', title: shorten(sample.key, 300) }, shorten(sample.key, 48)), h('span', { class: 'size' }, formatBytes(sample.size_bytes)))));
+    caption && h('span', { class: 'card-caption' }, h('bdi', {}, summary(caption))),
+    chips.length > 0 && h('span', { class: 'chips' }, chips.map((field) => chip(field)), more > 0 && h('span', { class: 'chip chip-more', title: `${countOf(more, 'more field')}` }, `+${formatNumber(more)}`)),
+    h('span', { class: 'card-foot' }, keyOf(sample.key), h('span', { class: 'size' }, formatBytes(sample.size_bytes)))));
 }
 
 /** @param {boolean} dense @returns {HTMLElement} a card of which nothing is known yet */
@@ -232,7 +269,7 @@ export function blank(dense) {
 export function tableRow(sample, columns, { href, selected }) {
   return h('a', { class: `table-row${selected ? ' selected' : ''}`, href, tabindex: selected ? '0' : '-1', 'aria-current': selected ? 'true' : null, data: { ordinal: String(sample.ordinal), shard: String(sample.shard) } },
     h('span', { class: 'cell cell-number' }, formatNumber(sample.ordinal)),
-    h('span', { class: 'cell cell-key' }, h('bdi', { class: 'key' }, shorten(sample.key, 64)), tagMarks(sample.tags)),
+    h('span', { class: 'cell cell-key' }, keyOf(sample.key), tagMarks(sample.tags)),
     columns.map((name) => {
       const field = sample.fields.find((one) => one.name === name);
       if (!field) return h('span', { class: 'cell cell-missing' }, '–');

@@ -2,7 +2,7 @@
 
 import { get } from './api.js';
 import { card } from './cards.js';
-import { failure, formatNumber, h, notice, replace, shorten } from './dom.js';
+import { failure, formatNumber, h, keyOf, notice, replace, shorten } from './dom.js';
 import { hrefOf, route } from './route.js';
 
 const PAGE = 50;
@@ -54,7 +54,7 @@ export class CompareView {
     const one = (sample, side) => (sample ? card(sample, { href: hrefOf({ open: { side, shard: sample.shard, ordinal: sample.ordinal } }), selected: false, dense: false, size: 512 }) : h('div', { class: 'card card-missing' }, `Not in ${side.toUpperCase()}`));
     const differs = !row.a || !row.b ? [] : row.differs;
     return h('div', { class: `pair${differs.length || !row.a || !row.b ? ' pair-different' : ''}` },
-      h('div', { class: 'pair-key' }, h('bdi', { class: 'key' }, shorten(row.key, 80)), differs.length > 0 && h('span', { class: 'chips' }, differs.map((name) => h('span', { class: 'chip chip-differs' }, h('bdi', {}, shorten(name, 24)))))),
+      h('div', { class: 'pair-key' }, keyOf(row.key, 80), differs.length > 0 && h('span', { class: 'chips' }, differs.map((name) => h('span', { class: 'chip chip-differs' }, h('bdi', {}, shorten(name, 24)))))),
       one(row.a, 'a'), one(row.b, 'b'));
   }
 

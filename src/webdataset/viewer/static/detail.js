@@ -2,7 +2,7 @@
 
 import { get } from './api.js';
 import { fieldView, documentView } from './fields.js';
-import { announce, baseName, countOf, failure, formatBytes, formatNumber, h, icon, iconButton, copyText, replace, shorten } from './dom.js';
+import { announce, baseName, countOf, failure, formatBytes, formatNumber, h, icon, iconButton, copyText, replace, shorten, writeOut } from './dom.js';
 import { hexdump } from './hexdump.js';
 import { pipelineView } from './pipeline.js';
 import { addWhere, go, hrefOf, route } from './route.js';
@@ -129,7 +129,7 @@ export class Detail {
 
   bar(sample) {
     const { full } = route();
-    const key = sample && h('button', { type: 'button', class: 'detail-key', title: 'Copy the key', on: { click: () => copyText(sample.key, key) } }, h('bdi', { class: 'key' }, shorten(sample.key, 160)), icon('copy'));
+    const key = sample && h('button', { type: 'button', class: 'detail-key', title: 'Copy the key', on: { click: () => copyText(sample.key, key) } }, h('bdi', { class: 'key' }, shorten(writeOut(sample.key), 160)), icon('copy'));
     return h('header', { class: 'detail-bar' },
       h('div', { class: 'row tight' },
         iconButton('left', 'Previous sample ( k )', () => this.context.step(-1)),
@@ -200,7 +200,7 @@ export class Detail {
     const table = h('table', { class: 'table members' },
       h('thead', {}, h('tr', {}, ['member', 'header', 'offset', 'size', 'mode', 'time'].map((name) => h('th', { scope: 'col', class: ['header', 'offset', 'size'].includes(name) ? 'figure' : '' }, name)))),
       h('tbody', {}, sample.members.map((member) => h('tr', {},
-        h('td', {}, h('button', { type: 'button', class: 'link', title: 'Show its bytes', on: { click: () => dump.show(member.offset, { from: member.offset, to: member.offset + member.size_bytes }) } }, h('bdi', {}, shorten(member.name, 90))),
+        h('td', {}, h('button', { type: 'button', class: 'link', title: 'Show its bytes', on: { click: () => dump.show(member.offset, { from: member.offset, to: member.offset + member.size_bytes }) } }, h('bdi', {}, shorten(writeOut(member.name), 90))),
           member.type && !['0', 'file', 'regular'].includes(String(member.type)) && h('span', { class: 'quiet' }, ` ${member.type}`),
           member.pax && Object.keys(member.pax).length > 0 && h('span', { class: 'pax' }, Object.entries(member.pax).map(([name, value]) => h('span', {}, h('bdi', {}, `${name}=${shorten(String(value), 80)}`))))),
         h('td', { class: 'figure' }, h('button', { type: 'button', class: 'link', title: 'Show its header', on: { click: () => dump.show(member.header_offset, { from: member.header_offset, to: member.header_offset + 512 }) } }, formatNumber(member.header_offset))),

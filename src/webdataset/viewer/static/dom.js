@@ -135,7 +135,8 @@ export function formatBytes(count) {
 /** @param {number} seconds @returns {string} like 1:05 or 0.4 s */
 export function formatDuration(seconds) {
   if (!Number.isFinite(seconds)) return '–';
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 0.1) return `${(seconds * 1000).toPrecision(2)} ms`.replace(/^0\.0 /, '0 ');
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
   const tail = `${String(Math.floor(whole / 60) % 60).padStart(whole >= 3600 ? 2 : 1, '0')}:${String(whole % 60).padStart(2, '0')}`;
   return whole >= 3600 ? `${Math.floor(whole / 3600)}:${tail}` : tail;
@@ -159,6 +160,20 @@ export function shorten(text, most = 40) {
   if (text.length <= most) return text;
   const head = Math.ceil((most - 1) / 2);
   return `${text.slice(0, head)}…${text.slice(text.length - (most - 1 - head))}`;
+}
+
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
+const WRITTEN = { '\t': '\\t', '\n': '\\n', '\r': '\\r' };
+
+/** @param {string} name a key or the name of a member @returns {string} with the characters that cannot be seen, or turn the others around, written out */
+export const writeOut = (name) => name.replace(UNSEEN, (one) => WRITTEN[one] ?? `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`);
+
+/** @param {string} key of a sample @param {number} most characters @returns {HTMLElement} the key, whose end stays in sight where its middle is left out */
+export function keyOf(key, most = 64) {
+  const text = shorten(writeOut(key), most);
+  // letters of other scripts may join, or run from right to left
+  const head = text.length > 18 && /^[\x20-\x7e…]+$/.test(text) ? text.length - 8 : text.length;
+  return h('bdi', { class: 'key', title: shorten(writeOut(key), 300) }, h('span', { class: 'key-head' }, text.slice(0, head)), head < text.length && h('span', { class: 'key-tail' }, text.slice(head)));
 }
 
 /** @param {string} name a path or a url @returns {string} its last part */

@@ -1,7 +1,7 @@
 /** A field in full, by its kind. */
 
-import { get, setSource } from './api.js';
-import { drawPeaks, fieldOf, summary, thumbnail, waveformOf } from './cards.js';
+import { drawsPictures, get, setSource } from './api.js';
+import { drawPeaks, fieldOf, summary, thumbnail, typeName, waveformOf } from './cards.js';
 import { histogram } from './charts.js';
 import { copyText, countOf, formatBytes, formatDuration, formatFigure, formatNumber, h, icon, iconButton, replace, shorten } from './dom.js';
 import { jsonTree, literal } from './json_tree.js';
@@ -78,8 +78,39 @@ export function imageView(sample, field) {
   const tools = h('div', { class: 'zoom row tight' }, level,
     iconButton('minus', 'Smaller', () => zoom((scale || fitted()) / 1.25)), iconButton('plus', 'Larger', () => zoom((scale || fitted()) * 1.25)),
     h('button', { type: 'button', class: 'link', on: { click: () => zoom(1) } }, '100%'), h('button', { type: 'button', class: 'link', on: { click: () => zoom(0) } }, 'Fit'));
+  image.addEventListener('load', () => { if (drawsPictures && isDark(image)) offerColours(sample, field, stage, image, tools); }, { once: true });
   setSource(image, 'payload', fieldOf(sample, field.name));
   return h('div', { class: 'picture' }, stage, tools);
+}
+
+const DARK = 64;
+
+/** @param {HTMLImageElement} image @returns {boolean} whether it is grey and nearly black, as class numbers and depths are */
+function isDark(image) {
+  const pen = new OffscreenCanvas(96, 96).getContext('2d', { willReadFrequently: true });
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(image, 0, 0, 96, 96);
+  const { data } = pen.getImageData(0, 0, 96, 96);
+  for (let at = 0; at < data.length; at += 4) if (data[at] >= DARK || data[at] !== data[at + 1] || data[at] !== data[at + 2] || data[at + 3] < 255) return false;
+  return true;
+}
+
+/** Show class numbers in colours, and values that are close to each other apart; the picture as it is stored stays a click away. */
+function offerColours(sample, field, stage, image, tools) {
+  const drawn = thumbnail(sample, field, 1024);
+  const others = [...tools.children];
+  const made = [['Enhanced', drawn, 'Class numbers in colours, or values from the least as black to the greatest as white'], ['As stored', image, 'The picture as its file has it']].map(([label, shown, title]) => {
+    const button = h('button', { type: 'button', class: 'segment segment-text', title, on: { click: () => choose(button, shown) } }, label);
+    return [button, shown];
+  });
+  function choose(button, shown) {
+    for (const [one] of made) one.setAttribute('aria-current', String(one === button));
+    for (const one of others) one.hidden = shown === drawn;
+    stage.classList.toggle('zoomed', false);
+    replace(stage, shown);
+  }
+  tools.prepend(h('span', { class: 'segmented', role: 'group', 'aria-label': 'How the picture is shown' }, made.map(([button]) => button)));
+  choose(...made[0]);
 }
 
 /** Let the pointer move what an element scrolls. */
@@ -116,7 +147,7 @@ export const expressionName = (name) => (/^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-
 
 function valueView(_sample, field, options) {
   const value = field.value ?? field.text;
-  return h('div', { class: 'row' }, h('bdi', { class: 'value' }, shorten(formatFigure(value), 200)),
+  return h('div', { class: 'row' }, h('bdi', { class: 'value' }, shorten(field.text?.trim() ?? String(value), 200)),
     options.onFilter && ['number', 'string'].includes(typeof value) && h('button', { type: 'button', class: 'button small', on: { click: () => options.onFilter(`${expressionName(field.name)} == ${literal(value)}`) } }, icon('filter'), 'Same value'));
 }
 
@@ -142,6 +173,7 @@ function extentOf(answer) {
 }
 
 function audioView(sample, field) {
+  if (field.size_bytes === 0) return null;
   const player = h('audio', { controls: true, preload: 'metadata', 'aria-label': `Play ${shorten(field.name, 40)}` });
   const done = h('span', { class: 'wave-done', 'aria-hidden': 'true' });
   const wave = h('div', { class: 'wave wave-large', title: 'Click to seek' });
@@ -167,18 +199,24 @@ function audioView(sample, field) {
 }
 
 function videoView(sample, field) {
+  if (field.size_bytes === 0) return null;
   const player = h('video', { controls: true, preload: 'metadata', playsinline: true, 'aria-label': `Play ${shorten(field.name, 40)}` });
   const note = h('p', { class: 'quiet', role: 'note' });
   player.addEventListener('loadedmetadata', () => { note.textContent = `${player.videoWidth} × ${player.videoHeight} · ${formatDuration(player.duration)}`; });
-  player.addEventListener('error', () => { note.textContent = player.title || 'The browser cannot play this file.'; });
+  player.addEventListener('error', () => {
+    note.textContent = player.title || 'The browser cannot play this file: its first frame is shown. Save it to play it.';
+    player.replaceWith(h('div', { class: 'stage' }, thumbnail(sample, field, 768)));
+  }, { once: true });
   setSource(player, 'payload', fieldOf(sample, field.name));
   return h('div', { class: 'video' }, player, note);
 }
 
-function arrayView(sample, field) {
+function arrayView(sample, field, options) {
+  if (field.size_bytes === 0) return null;
+  if (/^[<>|=]?O/.test(field.media?.dtype ?? '')) return h('div', {}, h('p', { class: 'note' }, icon('lock'), 'Not loaded: an array of Python objects is a pickle, which could run code.'), bytesButton(options));
   const place = h('div', { class: 'arrays' }, h('div', { class: 'bone' }));
   get('array', fieldOf(sample, field.name)).then(
-    (answer) => replace(place, answer.arrays.map((one) => arrayCard(sample, field, one, answer.arrays.length === 1))),
+    (answer) => replace(place, answer.arrays.map((one) => arrayCard(sample, field, one, answer.arrays.length === 1)), answer.arrays.length === 0 && h('p', { class: 'quiet' }, 'It holds no arrays.'), answer.note && h('p', { class: 'quiet' }, answer.note)),
     (error) => replace(place, h('p', { class: 'note' }, error.message)),
   );
   return place;
@@ -186,9 +224,10 @@ function arrayView(sample, field) {
 
 /** @param {any} one description of an array @returns {HTMLElement} */
 export function arrayCard(sample, field, one, single) {
-  const facts = [['shape', one.shape?.length ? one.shape.join(' × ') : 'scalar'], ['dtype', one.dtype], ['min', formatFigure(one.minimum)], ['max', formatFigure(one.maximum)], ['mean', formatFigure(one.mean)], ['std', formatFigure(one.std)], one.nan ? ['NaN', formatFigure(one.nan)] : null].filter(Boolean);
+  const facts = [['shape', one.shape?.length ? one.shape.join(' × ') : 'scalar'], ['dtype', one.dtype && typeName(one.dtype)], ['min', one.minimum], ['max', one.maximum], ['mean', one.mean], ['std', one.std], ['NaN', one.nan || null], ['infinite', one.infinite || null]].filter(([, value]) => value !== null && value !== undefined);
+  if (one.problem) return h('div', { class: 'array' }, h('h4', {}, h('bdi', {}, shorten(one.name, 80))), h('p', { class: 'note' }, icon('warn'), `Not shown: ${one.problem}`));
   return h('div', { class: 'array' }, one.name && !single && h('h4', {}, h('bdi', {}, shorten(one.name, 80))),
-    h('dl', { class: 'facts' }, facts.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value)))),
+    h('dl', { class: 'facts' }, facts.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, formatFigure(value))))),
     h('div', { class: 'array-body' },
       one.thumbnail && single && sample && h('div', { class: 'array-picture' }, thumbnail(sample, field, 512)),
       one.histogram?.counts?.length > 0 && h('div', { class: 'array-chart' }, histogram(one.histogram, { height: 96, label: 'values' }))),

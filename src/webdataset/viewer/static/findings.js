@@ -1,11 +1,15 @@
 /** What `wds check` finds in each shard; each finding leads to its sample and its bytes. */
 
 import { get } from './api.js';
-import { countOf, failure, formatBytes, formatNumber, h, icon, notice, replace, shorten } from './dom.js';
+import { countOf, failure, formatBytes, formatNumber, h, icon, notice, replace, shorten, writeOut } from './dom.js';
 import { hexdump } from './hexdump.js';
 import { go, hrefOf, route } from './route.js';
 
 const POLL_MS = 700;
+const SEVERITIES = ['error', 'warning', 'note'];
+
+/** @param {any[]} findings @returns {string} like "3 errors, 1 warning" */
+const countBySeverity = (findings) => SEVERITIES.map((severity) => [severity, findings.filter((one) => one.severity === severity).length]).filter(([, count]) => count).map(([severity, count]) => countOf(count, severity)).join(', ');
 
 export class FindingsView {
   /** @param {any} context the app */
@@ -56,11 +60,12 @@ export class FindingsView {
     this.drawn = drawn;
     const running = data.state === 'running';
     const total = this.context.sideOf(side).shards;
-    const summary = running ? 'checking…' : data.state === 'failed' ? 'the check failed' : data.findings.length ? countOf(data.findings.length, 'finding') : 'nothing found';
-    replace(this.bar, h('div', { class: 'viewbar-title' }, h('h1', {}, 'Findings'), h('span', { class: 'quiet', title: name }, h('bdi', {}, shorten(name, 60))), h('span', { class: `pill ${running ? '' : data.findings.length || data.state === 'failed' ? 'pill-bad' : 'pill-good'}` }, summary)),
+    const summary = running ? 'checking…' : data.state === 'failed' ? 'the check failed' : data.findings.length ? countBySeverity(data.findings) : 'nothing found';
+    replace(this.bar, h('div', { class: 'viewbar-title' }, h('h1', {}, 'Findings'), h('span', { class: 'quiet', title: name }, h('bdi', {}, shorten(name, 60))), h('span', { class: `pill ${running ? '' : data.state === 'failed' || data.findings.some((one) => one.severity === 'error') ? 'pill-bad' : data.findings.length ? '' : 'pill-good'}` }, summary)),
       total > 1 && h('button', { type: 'button', class: 'button small', on: { click: () => { this.all = !this.all; if (this.all) go({ shard: 0 }); this.draw(); } } }, this.all ? 'Stop' : `Check all ${formatNumber(total)} shards`));
     const groups = new Map();
-    for (const finding of data.findings) groups.set(finding.code, [...(groups.get(finding.code) ?? []), finding]);
+    const bySeverity = [...data.findings].sort((one, other) => SEVERITIES.indexOf(one.severity) - SEVERITIES.indexOf(other.severity));
+    for (const finding of bySeverity) groups.set(finding.code, [...(groups.get(finding.code) ?? []), finding]);
     replace(this.body, h('div', { class: 'page' },
       running && progress(data.progress),
       data.findings.length === 0 && !running && (data.state === 'failed'
@@ -83,7 +88,7 @@ export class FindingsView {
     return h('li', { class: `finding finding-${['error', 'warning'].includes(finding.severity) ? finding.severity : 'note'}` },
       h('div', { class: 'finding-line' }, icon('warn'),
         h('div', { class: 'finding-text' }, h('bdi', {}, finding.message),
-          h('div', { class: 'quiet' }, [finding.severity, finding.key !== null && finding.key !== undefined && `key ${shorten(finding.key, 60)}`, finding.member && `member ${shorten(finding.member, 80)}`, finding.field && `field ${shorten(finding.field, 40)}`].filter(Boolean).join(' · '))),
+          h('div', { class: 'quiet' }, [finding.severity, finding.key !== null && finding.key !== undefined && `key ${shorten(writeOut(finding.key), 60)}`, finding.member && `member ${shorten(writeOut(finding.member), 80)}`, finding.field && `field ${shorten(finding.field, 40)}`].filter(Boolean).join(' · '))),
         sample, bytes), place);
   }
 
@@ -92,7 +97,7 @@ export class FindingsView {
     const rows = [...this.seen].filter(([number]) => number !== shard);
     if (!rows.length) return null;
     return h('section', {}, h('header', { class: 'panel-head' }, h('h2', {}, 'Other shards')), h('table', { class: 'table' }, h('tbody', {}, rows.map(([number, data]) => h('tr', {},
-      h('td', {}, h('a', { href: hrefOf({ shard: number }) }, h('bdi', {}, shorten(this.context.shardName(route().side, number) ?? `shard ${number}`, 80)))), h('td', { class: 'figure' }, data.state === 'running' ? 'checking…' : countOf(data.findings.length, 'finding')))))));
+      h('td', {}, h('a', { href: hrefOf({ shard: number }) }, h('bdi', {}, shorten(this.context.shardName(route().side, number) ?? `shard ${number}`, 80)))), h('td', { class: 'figure' }, data.state === 'running' ? 'checking…' : countBySeverity(data.findings) || 'nothing found'))))));
   }
 
   key() {

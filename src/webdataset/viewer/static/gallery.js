@@ -1,7 +1,7 @@
 /** Samples of a source as a grid or a table that scrolls through all of them. */
 
 import { blank, card, cardLabel, tableRow } from './cards.js';
-import { failure, formatBytes, formatNumber, h, notice, replace } from './dom.js';
+import { countOf, failure, formatBytes, formatNumber, h, notice, replace } from './dom.js';
 import { Rows } from './rows.js';
 import { hrefOf } from './route.js';
 
@@ -127,6 +127,7 @@ export class Gallery {
     if (!counts.size) return;
     // those that most samples have; among these, in the order of the shard
     this.fields = [...counts.keys()].sort((one, other) => counts.get(other) - counts.get(one)).slice(0, MOST_COLUMNS);
+    this.hiddenFields = counts.size - this.fields.length;
     this.element.style.setProperty('--fields', String(this.fields.length));
     replace(this.head, h('span', { class: 'cell cell-number', title: 'Number in its shard, from 0' }, '#'), h('span', { class: 'cell cell-key' }, 'key'), this.fields.map((name) => h('span', { class: 'cell', title: name }, h('bdi', {}, name))));
     this.rows.redrawAll();
@@ -159,12 +160,13 @@ export class Gallery {
     else if (none && source.error) replace(this.message, failure(source.error, () => source.retry()));
     else if (none && source.total !== null) replace(this.message, source.problem ? problemNotice(source.problem) : this.empty());
     else replace(this.message);
-    const count = source.total !== null ? `${formatNumber(source.size)} sample${source.size === 1 ? '' : 's'}` : none ? (source.error ? '' : 'Reading…') : `${formatNumber(source.size)} so far`;
+    const count = source.total !== null ? countOf(source.size, 'sample') : none ? (source.error ? '' : 'Reading…') : `${formatNumber(source.size)} so far`;
     replace(this.status, h('span', { class: 'status-count' }, count),
       source.sequential && h('span', { class: 'status-note', title: 'This shard is compressed or a stream: it is read from its start' }, 'read in order'),
-      source.problem && !none && h('span', { class: 'status-problem', title: source.problem.message }, `Stops here: ${source.problem.message}`),
+      source.problem && !none && h('span', { class: 'status-problem', title: source.problem.message }, `${source.problem.stops ? 'Stops here: ' : ''}${source.problem.message}`),
       source.error && !none && h('span', { class: 'status-problem' }, source.error.message, h('button', { type: 'button', class: 'link', on: { click: () => source.retry() } }, 'Try again')),
       source.read && h('span', { class: 'status-read', title: 'What the server has read from the shard' }, `${formatNumber(source.read.requests)} reads, ${formatBytes(source.read.bytes)}`),
+      this.layout === 'table' && this.hiddenFields > 0 && h('span', { class: 'status-note', title: 'Columns are the fields of most samples; a sample that is opened shows all' }, `${this.fields.length} of ${countOf(this.fields.length + this.hiddenFields, 'field')}`),
       this.foot());
   }
 

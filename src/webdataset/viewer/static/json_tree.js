@@ -21,6 +21,21 @@ export function jsonTree(value, path, options = {}) {
   return root;
 }
 
+const PREVIEW = 72;
+
+/** @param {any} value a branch @returns {string} what stands in it, in a line */
+function previewOf(value) {
+  const list = Array.isArray(value);
+  let text = '';
+  for (const name of list ? value.keys() : Object.keys(value)) {
+    const part = value[name];
+    const shown = isBranch(part) ? (Array.isArray(part) ? '[…]' : '{…}') : typeof part === 'string' ? JSON.stringify(shorten(part, 40)) : String(part);
+    text += `${text && ', '}${list ? '' : `${shorten(name, 24)}: `}${shown}`;
+    if (text.length > PREVIEW) return `${text.slice(0, PREVIEW)}…`;
+  }
+  return text;
+}
+
 const isBranch = (value) => value !== null && typeof value === 'object';
 
 function portion(value, path, start, depth, options) {
@@ -45,9 +60,10 @@ function node(step, value, path, depth, options) {
   const list = Array.isArray(value);
   const count = list ? value.length : Object.keys(value).length;
   const group = h('div', { class: 'tree-group' });
-  const open = depth < 2 && count <= 12;
+  // a list of plain values is read in its line
+  const open = depth < 2 && count <= 12 && !(list && !value.some(isBranch));
   const toggle = h('button', { type: 'button', class: 'tree-toggle', 'aria-expanded': 'false', on: { click: () => flip() } },
-    icon('right'), h('bdi', { class: 'tree-name' }, shorten(String(step), 200)), h('span', { class: 'tree-count' }, list ? `[${formatNumber(count)}]` : `{${formatNumber(count)}}`));
+    icon('right'), h('bdi', { class: 'tree-name' }, shorten(String(step), 200)), h('span', { class: 'tree-count' }, list ? `[${formatNumber(count)}]` : `{${formatNumber(count)}}`), h('bdi', { class: 'tree-preview' }, previewOf(value)));
   const item = h('div', { class: 'tree-item' }, h('div', { class: 'tree-line' }, toggle, copyButton(path)), group);
   function flip() {
     const now = toggle.getAttribute('aria-expanded') !== 'true';

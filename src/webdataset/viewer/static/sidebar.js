@@ -49,7 +49,7 @@ export class Sidebar {
 
   sayTotals() {
     const side = this.context.sideOf(this.side);
-    replace(this.facts, countOf(side.shards, 'shard'), side.samples !== null && ` · ${formatNumber(side.samples)}${side.exact ? '' : '+'} samples`);
+    replace(this.facts, countOf(side.shards, 'shard'), side.samples !== null && ` · ${side.exact ? countOf(side.samples, 'sample') : `${formatNumber(side.samples)}+ samples`}`);
   }
 
   at(shard) {
@@ -115,7 +115,7 @@ export class Sidebar {
     const shard = this.matches ? this.matches[row] : this.at(row);
     const number = shard?.shard ?? row;
     const chosen = number === route().shard;
-    const facts = shard ? [shard.samples !== null && formatNumber(shard.samples), shard.size_bytes !== null && formatBytes(shard.size_bytes)].filter(Boolean).join(' · ') : '';
+    const facts = shard ? [shard.samples !== null && countOf(shard.samples, 'sample'), shard.size_bytes !== null && formatBytes(shard.size_bytes)].filter(Boolean).join(' · ') : '';
     return h('a', { class: `shard${chosen ? ' selected' : ''}`, href: hrefOf({ view: ['findings', 'compare'].includes(route().view) ? route().view : 'samples', shard: number, at: 0, open: null, q: '', where: [], more: {} }), 'aria-current': chosen ? 'true' : null, title: shard ? shorten(shard.name, 500) : '', on: { click: () => this.context.closeSidebar() } },
       h('span', { class: 'shard-name' }, h('bdi', {}, shard ? shorten(baseName(shard.name), 34) : `shard ${formatNumber(number)}`)),
       h('span', { class: 'shard-facts' }, facts, shard?.indexed && h('span', { class: 'pill pill-small', title: 'This shard has an index' }, 'index')));

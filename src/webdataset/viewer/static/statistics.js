@@ -6,6 +6,8 @@ import { countOf, failure, formatBytes, formatDuration, formatNumber, h, replace
 import { addWhere, go, hrefOf, joinWhere, route } from './route.js';
 
 const AMOUNTS = [1000, 10_000, 100_000];
+// fields that have a panel; those after them are rows of a table
+const PANELS = 24;
 
 export class StatisticsView {
   /** @param {any} context the app */
@@ -48,12 +50,13 @@ export class StatisticsView {
       h('div', { class: 'viewbar-title' }, h('h1', {}, 'Statistics'), h('span', { class: `pill ${data.exact ? 'pill-good' : ''}`, title: data.basis }, data.exact ? 'exact' : 'sampled'), h('span', { class: 'quiet' }, data.basis)),
       !data.exact && h('label', { class: 'row tight quiet' }, 'of the first', h('select', { class: 'input', 'aria-label': 'Samples to read', on: { change: (event) => go({ more: { ...route().more, samples: event.target.value } }) } }, AMOUNTS.map((amount) => h('option', { value: String(amount), selected: amount === samples }, formatNumber(amount)))), 'samples'));
     const total = data.total ?? null;
+    const fields = [...data.fields].sort((one, other) => other.count - one.count);
     replace(this.body,
       h('div', { class: 'panels' },
         h('section', { class: 'panel panel-wide figures' },
           figure('samples', total !== null ? formatNumber(total) : `${formatNumber(data.samples)}${data.exact ? '' : ' read'}`),
           figure('shards', formatNumber(this.context.sideOf(route().side).shards)),
-          figure('fields', formatNumber(data.fields.length)),
+          figure('fields', formatNumber(data.fields.length + (data.other_fields ?? 0))),
           figure('mean size', data.samples ? formatBytes(Math.round(meanSize(data))) : '–')),
         data.images.map((image) => [
           image.points?.length > 1 && panel(image.field, 'width against height', scatter(image.points, image.field, onFilter)),
@@ -62,7 +65,9 @@ export class StatisticsView {
           image.points?.length !== 1 && panel(image.field, 'height, pixels', histogram(image.height, { label: `heights of ${image.field}`, onFilter }))]),
         data.durations.map((one) => panel(one.field, 'duration', spread(one.histogram, { label: `durations of ${one.field}`, format: formatDuration, onFilter }))),
         data.labels.map((label) => panel(label.field, countOf(label.distinct, 'distinct value'), label.histogram ? histogram(label.histogram, { label: `values of ${label.field}`, onFilter }) : valueBars(label.values, onFilter, 8))),
-        [...data.fields].sort((one, other) => other.count - one.count).map((field) => panel(field.name, [`${field.kind} · ${countOf(field.count, 'sample')}`, field.missing > 0 && [', ', field.where_missing ? h('a', { class: 'link', href: hrefOf(addWhere(field.where_missing)), title: field.where_missing }, `missing in ${formatNumber(field.missing)}`) : `missing in ${formatNumber(field.missing)}`]], field.size?.counts?.length ? spread(field.size, { label: `sizes of ${field.name}`, format: format.size, onFilter }) : null)),
+        data.other_labels > 0 && h('p', { class: 'quiet panel-wide panel-note' }, `${countOf(data.other_labels, 'more place')} in JSON and classes ${data.other_labels === 1 ? 'is' : 'are'} not shown: of one sample each, or beyond the 60 that most samples have.`),
+        fields.slice(0, PANELS).map((field) => panel(field.name, [`${field.kind} · ${countOf(field.count, 'sample')}`, field.missing > 0 && [', ', missingOf(field, onFilter)]], field.size?.counts?.length ? spread(field.size, { label: `sizes of ${field.name}`, format: format.size, onFilter }) : null)),
+        fields.length > PANELS && fieldTable(fields.slice(PANELS), data.other_fields ?? 0, onFilter),
         data.problems.length > 0 && h('section', { class: 'panel panel-wide' }, h('header', { class: 'panel-head' }, h('h2', {}, 'Not counted')), h('ul', {}, data.problems.slice(0, 50).map((one) => h('li', { class: 'error-text' }, typeof one === 'string' ? one : one.message ?? JSON.stringify(one))))),
         data.shards.length > 0 && h('section', { class: 'panel panel-wide' }, h('header', { class: 'panel-head' }, h('h2', {}, 'Shards'), h('span', { class: 'quiet' }, countOf(data.shards.length, 'shard'))), shardTable(this.context, data.shards))));
   }
@@ -84,6 +89,21 @@ function meanSize(data) {
 }
 
 const figure = (name, value) => h('div', { class: 'figure-box' }, h('div', { class: 'figure-value' }, value), h('div', { class: 'figure-name' }, name));
+
+/** In how many samples a field is missing; a link to them where there are filters. */
+function missingOf(field, onFilter) {
+  const text = `missing in ${formatNumber(field.missing)}`;
+  return onFilter && field.where_missing ? h('a', { class: 'link', href: hrefOf(addWhere(field.where_missing)), title: field.where_missing }, text) : text;
+}
+
+/** The fields that have no panel of their own. */
+function fieldTable(fields, others, onFilter) {
+  const name = (text) => h('th', { scope: 'col', class: text === 'field' || text === 'kind' ? '' : 'figure' }, text);
+  const sizes = ({ size }) => (size?.edges?.length ? [...new Set([size.edges[0], size.edges.at(-1)].map(bytesFormat))].join(' to ') : '–');
+  return h('section', { class: 'panel panel-wide' }, h('header', { class: 'panel-head' }, h('h2', {}, 'Other fields'), h('span', { class: 'quiet' }, others > 0 ? `${formatNumber(fields.length)} of ${formatNumber(fields.length + others)}` : countOf(fields.length, 'field'))),
+    h('div', { class: 'scroll-x' }, h('table', { class: 'table' }, h('thead', {}, h('tr', {}, ['field', 'kind', 'samples', 'missing', 'sizes'].map(name))),
+      h('tbody', {}, fields.map((field) => h('tr', {}, h('td', {}, h('bdi', { class: 'key' }, shorten(field.name, 80))), h('td', {}, field.kind), h('td', { class: 'figure' }, formatNumber(field.count)), h('td', { class: 'figure' }, field.missing > 0 ? missingOf(field, onFilter) : ''), h('td', { class: 'figure' }, sizes(field))))))));
+}
 
 /** A histogram, or the one value that all have. */
 function spread(data, options) {

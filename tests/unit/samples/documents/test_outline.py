@@ -108,3 +108,13 @@ def test_contradictions_are_errors_that_name_the_place(record, field):
     with pytest.raises(SampleError) as caught:
         parse_outline(record)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"), [(["a"], "there is 1 text"), (["a", "b"], "there are 2 texts"), ([], "there are 0 texts")]
+)
+def test_counts_of_texts_are_said_in_their_number(texts, words):
+    """One text, and several."""
+    record = {"text_list": texts, "image_info": [{"image_name": "a.jpg", "matched_text_index": 9}]}
+    with pytest.raises(SampleError, match=f"and {words} "):
+        parse_outline(record)
