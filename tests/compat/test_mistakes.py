@@ -73,7 +73,7 @@ MISTAKES = {
         lambda f: list(read(f, "lfs.tar")),
         "its content is a Git LFS pointer; fetch the file itself",
     ),
-    "no such file": (lambda f: list(read(f, "none.tar")), "cannot open: No such file or directory .*none.tar"),
+    "no such file": (lambda f: list(read(f, "none.tar")), "cannot open: No such file or directory [(]url=.*none.tar"),
     "a wildcard without a match": (lambda f: list(read(f, "n*.tar")), "no file matches this wildcard"),
     "a range with a dash": (lambda f: list(read(f, "s-{0000-0002}.tar")), r"did you mean '.*s-\{0000..0002\}.tar'\?"),
     "a range with three dots": (lambda f: list(read(f, "s-{00...02}.tar")), r"did you mean '.*s-\{00..02\}.tar'\?"),

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 from webdataset.core.durable_files import make_durable_folder, replace_and_sync, write_and_sync
 from webdataset.core.errors import NoRandomAccess, NotFound, SourceError
 from webdataset.storage.open_url import local_path, resolve_url
+from webdataset.storage.path_errors import translate_os_error
 from webdataset.storage.streams import stream_identity
-from webdataset.writing.local_file import list_partial_files, make_source_error, name_partial, remove_orphans
+from webdataset.writing.local_file import list_partial_files, name_partial, remove_orphans
 from webdataset.writing.outputs import open_output
 
 Record: TypeAlias = dict[str, Any]
@@ -77,7 +78,7 @@ def identify_object(url: str, storage_options: object = None) -> StoredIdentity:
         try:
             status = os.stat(path)  # noqa: PTH116  bytes of names stay
         except OSError as error:
-            raise make_source_error(error, path, "look at") from error
+            raise translate_os_error(error, path, "look at") from error
         return StoredIdentity(status.st_size, mtime_ns=status.st_mtime_ns)
     resolved = resolve_url(url, storage_options=storage_options)
     source = resolved.remote_object()
@@ -150,7 +151,7 @@ def write_small_file(url: str, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             Path(temporary).unlink(missing_ok=True)
-        raise make_source_error(error, path, "write") from error
+        raise translate_os_error(error, path, "write") from error
 
 
 def hash_object(url: str, storage_options: object = None) -> str:
@@ -183,7 +184,7 @@ def make_folder(url: str) -> None:
         try:
             make_durable_folder(os.path.dirname(path))  # noqa: PTH120
         except OSError as error:
-            raise make_source_error(error, path, "make the folder of") from error
+            raise translate_os_error(error, path, "make the folder of") from error
 
 
 def remove_partial_files(url: str, *, again: bool = False, grace_seconds: float | None = None) -> int:

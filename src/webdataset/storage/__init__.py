@@ -2,6 +2,7 @@
 
 * ``open_url``: url to opener and backend, once; the table ``gopen_schemes``; rewriting
 * ``streams``: what a stream is; its length and identity; local files
+* ``path_errors``: what the system refused of a local path, and what stands beside it
 * ``object_store``: the protocol of a backend; versions, checksums
 * ``resumable_stream``: one object front to back, resumed where it breaks off
 * ``retries``: which failures are retried, how often, after which pauses

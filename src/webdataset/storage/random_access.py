@@ -26,6 +26,7 @@ from webdataset.storage.object_store import (
     object_changed_error,
 )
 from webdataset.storage.open_url import resolve_url
+from webdataset.storage.path_errors import translate_os_error
 from webdataset.storage.retries import ATTEMPTS, RetryableError, RetryBudget
 from webdataset.storage.streams import file_identity
 
@@ -266,7 +267,7 @@ class LocalRanges:
         except ShardChanged:
             raise
         except OSError as error:
-            raise streams.translate_os_error(error, self._path) from error
+            raise translate_os_error(error, self._path) from error
         return piece
 
     def _read_at_offset(self, size: int, offset: int) -> bytes:

@@ -11,14 +11,14 @@ error names the path.
 import contextlib
 import io
 import os
-import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, Self, cast
 
 from webdataset.core import settings
-from webdataset.core.errors import NotFound, ShardChanged, SourceError, UsageError
+from webdataset.core.errors import ShardChanged, UsageError
+from webdataset.storage.path_errors import translate_os_error, unnameable_error
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -368,30 +368,3 @@ def open_buffered(path: str | os.PathLike[str], mode: str = "rb") -> BinaryIO:
     except ValueError as error:
         raise unnameable_error(path) from error
     return cast("BinaryIO", stream)
-
-
-def translate_os_error(error: OSError, path: str | os.PathLike[str]) -> SourceError:
-    """Return the error to raise where the operating system refused a path; ``errno`` and ``filename`` are kept."""
-    name = os.fspath(path)
-    kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
-    braces = re.sub(r"\{(\d+)(?:-|:|\.|\.{3,})(\d+)\}", r"{\1..\2}", str(name))
-    hint = "" if braces == str(name) else f"; did you mean {braces!r}?"
-    if kind is NotFound and "*" in str(name):
-        hint = hint or "; no file matches this wildcard"
-    if kind is NotFound and str(name).startswith("@"):
-        hint = hint or "; only commands take @list: pass a list of urls, Path('list.txt').read_text().split()"
-    if isinstance(error, IsADirectoryError):
-        hint = f"; name the files in it: {str(name).rstrip('/')}/*.tar"
-    found = kind(f"cannot open: {error.strerror or error}{hint}", url=str(name))
-    found.errno, found.strerror, found.filename = error.errno, error.strerror, name
-    return found
-
-
-_LONGEST_SHOWN = 100
-
-
-def unnameable_error(path: str | os.PathLike[str]) -> UsageError:
-    """Return the error to raise for a path with a null byte, or with characters that no file name can hold."""
-    name = os.fspath(path)
-    shown = name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN]
-    return UsageError(f"no file can be called {shown!r}: look where this name came from", url=ascii(shown))

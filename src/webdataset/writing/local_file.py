@@ -16,7 +16,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from webdataset.core.durable_files import sync_folder
-from webdataset.core.errors import AlreadyExists, NotFound, SourceError, UsageError
+from webdataset.core.errors import AlreadyExists, UsageError
+from webdataset.storage.path_errors import translate_os_error
 
 try:
     import fcntl
@@ -54,7 +55,7 @@ class LocalFileOutput:
         try:
             self.stream = io.FileIO(self.partial, "xb")
         except OSError as error:
-            raise make_source_error(error, path, "create") from error
+            raise translate_os_error(error, path, "create") from error
         except BaseException:  # an interrupt that came while the system made the file: no output is there to remove it
             with contextlib.suppress(OSError):
                 os.unlink(self.partial)  # noqa: PTH108
@@ -79,7 +80,7 @@ class LocalFileOutput:
             if written != size:
                 self._write_rest(b"".join(pieces), written)
         except OSError as error:
-            raise make_source_error(error, self._shown, "write") from error
+            raise translate_os_error(error, self._shown, "write") from error
 
     def _write_rest(self, joined: bytes, written: int) -> None:
         rest = memoryview(joined)[written:]
@@ -105,7 +106,7 @@ class LocalFileOutput:
         except AlreadyExists:
             raise
         except OSError as error:
-            raise make_source_error(error, self._shown, "complete") from error
+            raise translate_os_error(error, self._shown, "complete") from error
 
     def _keep_mode(self) -> None:
         """Give the file the permissions of the one that it replaces: who may not read that may not read this."""
@@ -262,14 +263,6 @@ def is_special(path: str) -> bool:
         return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
         return False
-
-
-def make_source_error(error: OSError, path: str, verb: str) -> SourceError:
-    """Return the error to raise where the system refused; ``errno`` and ``filename`` are kept."""
-    kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
-    found = kind(f"cannot {verb}: {error.strerror or error}", url=path)
-    found.errno, found.strerror, found.filename = error.errno, error.strerror, path
-    return found
 
 
 def _find_identity(path: str) -> tuple[int, int, int, int] | None:

@@ -17,8 +17,9 @@ from typing import Any
 from webdataset.core.errors import SourceError, UsageError
 from webdataset.core.optional_imports import loaded_module
 from webdataset.storage.open_url import local_path
+from webdataset.storage.path_errors import translate_os_error
 from webdataset.writing.compression import ArchiveOutput
-from webdataset.writing.local_file import Buffer, LocalFileOutput, is_special, make_source_error
+from webdataset.writing.local_file import Buffer, LocalFileOutput, is_special
 
 _LARGE = 1 << 16
 
@@ -136,7 +137,7 @@ def open_output(target: object, *, overwrite: bool = True) -> ArchiveOutput:
         # a device or a named pipe is written to, not replaced
         return OwnedOutput(io.FileIO(path, "wb"))
     except OSError as error:
-        raise make_source_error(error, path, "open") from error
+        raise translate_os_error(error, path) from error
 
 
 def _refuse_no_overwrite(overwrite: bool, kind: str) -> None:  # noqa: FBT001

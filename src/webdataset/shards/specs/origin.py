@@ -20,7 +20,8 @@ from webdataset.core.errors import UnsafeSpec, UsageError
 from webdataset.shards.expand import expand_braces, split_urls
 from webdataset.shards.specs.syntax import spec_error
 from webdataset.storage.open_url import is_local, open_stream, rewrite_url
-from webdataset.storage.streams import Stream, is_nameable, unnameable_error
+from webdataset.storage.path_errors import unnameable_error
+from webdataset.storage.streams import Stream, is_nameable
 
 NETWORK_SCHEMES = frozenset({
     "http", "https", "gs", "gcs", "s3", "az", "abfs", "abfss", "ais", "hf", "oss", "r2",
