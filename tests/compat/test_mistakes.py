@@ -63,6 +63,12 @@ def open_with(opener):
         del wds.gopen_schemes["nothing"]
 
 
+def make_file(path, text):
+    """Write a file, and return its name."""
+    path.write_text(text)
+    return str(path)
+
+
 MISTAKES = {
     "an HTML page": (lambda f: list(read(f, "html.tar")), "its content is an HTML page: the server sent it"),
     "an XML answer": (lambda f: list(read(f, "xml.tar")), "its content is XML, perhaps a server's error message"),
@@ -235,6 +241,35 @@ MISTAKES = {
     "a format of records that there is not": (
         lambda f: wds.RecordWriter(str(f / "x.records"), format="json"),
         "format='json' is unknown: pass 'cbor' or 'msgpack'",
+    ),
+    "a shuffle of torch's loader over a stream": (
+        lambda f: wds.WebLoader(read(f), shuffle=True),
+        r"a stream shuffles itself: WebDataset\(urls, shardshuffle=100\)\.shuffle\(1000\)",
+    ),
+    "a state beside a model's": (
+        lambda f: read(f, seed=1).elastic().load_state_dict({"data": read(f, seed=1).elastic().state_dict()}),
+        r"it holds one: pass state\['data'\]",
+    ),
+    "a state of something else": (
+        lambda f: read(f, seed=1).elastic().load_state_dict({"fc.weight": [1]}),
+        r"pass what state_dict\(\) of the dataset, its iterator or its loader returned",
+    ),
+    "operators of other languages": (lambda f: read(f, where="cls > 1 && cls < 3"), "; write and, or, not"),
+    "a tab in a specification": (
+        lambda f: wds.load_spec(make_file(f / "tab.yaml", "version: 1\nsources:\n\t- shards: a.tar\n")),
+        "indent with spaces",
+    ),
+    "a program that is not installed": (
+        lambda f: list(wds.WebDataset("pipe:no-such-program x.tar", shardshuffle=False)),
+        "exit status 127: the shell did not find the program; install it, or add its folder to PATH",
+    ),
+    "random access to a compressed shard": (
+        lambda f: wds.IndexedDataset(str(f / "json.tar.gz"))[0],
+        "for random access decompress it: wds recompress --to none",
+    ),
+    "members without extensions": (
+        lambda f: list(read(f, select_files=lambda name: name == "x")),
+        "wds ls --members SHARD lists what a shard holds; empty_check=False allows",
     ),
     "a map that returns nothing": (lambda f: list(read(f).map(lambda sample: None)), "returned None for"),
 }  # fmt: skip

@@ -66,7 +66,10 @@ def detect_rank(group: object = None) -> RankClaim:
     claims = _rank_claims(group)
     first = next(claims, NO_CLAIM)
     if not 0 <= first.rank < first.world_size:
-        raise UsageError(f"{first.who} say that this is rank {first.rank} of {first.world_size}, which cannot be")
+        raise UsageError(
+            f"{first.who} say that this is rank {first.rank} of {first.world_size}; ranks are numbered from 0 and "
+            "below the number of ranks: set both, or neither"
+        )
     if first is not NO_CLAIM and first.who != _USER_VARIABLES:
         _log_conflicts(first, claims)
     if run is not None:

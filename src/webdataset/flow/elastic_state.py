@@ -148,6 +148,17 @@ def sum_json(value: Json, start: int = 0) -> int:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
 
 
+def _suggest_state(value: object) -> str:
+    """Return what to load in the place of a value that is no state."""
+    if isinstance(value, str):
+        return "a state is a dictionary: json.load reads it from a file"
+    inner = value.items() if isinstance(value, Mapping) else ()
+    for name, part in inner:
+        if isinstance(part, Mapping) and part.get("kind") in (KIND, LOADER_KIND):
+            return f"it holds one: pass state[{name!r}]"
+    return "pass what state_dict() of the dataset, its iterator or its loader returned"
+
+
 def check_shape(state: object) -> Mapping[str, Any]:
     """Return a state; refuse what is none: entries that lack, or are of another type, or are numbers of no state.
 
@@ -155,8 +166,9 @@ def check_shape(state: object) -> Mapping[str, Any]:
         StateMismatch: it names the entry.
     """
     if not isinstance(state, Mapping) or state.get("kind") != KIND:
-        hint = "; a state is a dictionary: json.load reads it from a file" if isinstance(state, str) else ""
-        raise StateMismatch(f"this is not the state of an elastic dataset: {quote_value(state)!r}{hint}")
+        raise StateMismatch(
+            f"this is not the state of an elastic dataset: {quote_value(state)!r}; {_suggest_state(state)}"
+        )
     if type(state.get("version")) is not int or state["version"] != VERSION:
         raise StateMismatch(
             f"the state has version {quote_value(state.get('version'))!r}; this library reads {VERSION}"

@@ -38,7 +38,7 @@ class StageOutcome(NamedTuple):
 
     Args:
         place: of the stage among those that may drop samples, in the order in which they ended first.
-        name: of the stage, ``map``, ``select`` or ``where``.
+        name: of the stage, ``map``, ``select``, ``where``, ``batched`` or ``listed``.
         function: the user's, by name and place.
         titled: both, as in reports.
         dropped: samples that it was given and did not pass on; told only where it passed on none.
@@ -108,6 +108,13 @@ def judge_outcomes(outcomes: Iterable[StageOutcome], *, whole: bool) -> None:
         if each.gave or not each.dropped:
             continue
         among = "this pass" if whole else "this worker's share of the pass"
+        if each.name in ("batched", "listed"):
+            warn_user(
+                f"{each.name}: all {each.dropped} samples of {among} were dropped, since partial=False leaves out what "
+                "does not fill a batch: make batches smaller, or pass partial=True. An elastic dataset makes batches "
+                "within each of its streams: elastic(streams=n) takes fewer",
+            )
+            continue
         if each.name in ("select", "where"):
             if whole or each.dropped >= MIN_JUDGED_SAMPLES:
                 warn_user(

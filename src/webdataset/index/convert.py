@@ -25,6 +25,8 @@ from webdataset.tar.header import BLOCK, REGULAR, parse_header
 from webdataset.tar.walker import MemberPosition
 
 _WAY_OUT = "write the index again, or pass index=False to read the shard's headers instead"
+COMPRESSED = "the shard is compressed: for random access decompress it: wds recompress --to none -o FOLDER SHARD"
+"""Why a compressed shard has no random access, and what to do."""
 _LONGEST_END = 2 * 10240
 
 
@@ -97,7 +99,7 @@ def _group_rows(url: str, rows: Sequence[SidecarRow], end: int, ranges: RandomAc
 def _walk_headers(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex:
     index = walk_ranges(url, ranges, reading)
     if index is None:
-        raise NoRandomAccess("the shard is compressed: decompress it to read samples out of order", url=url)
+        raise NoRandomAccess(COMPRESSED, url=url)
     return index
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 from webdataset.core.errors import BadIndex, NoRandomAccess, SourceError, StaleIndex, UsageError
 from webdataset.core.redaction import redact
 from webdataset.index.build import index_shards, shard_urls, walk_ranges
-from webdataset.index.convert import check_size, convert_binary, convert_dali, convert_offsets, convert_rows
+from webdataset.index.convert import COMPRESSED, check_size, convert_binary, convert_dali, convert_offsets, convert_rows
 from webdataset.index.entries import ShardIndex
 from webdataset.index.formats import binary, dali, energon, files_json
 from webdataset.samples.sample_reader import Reading
@@ -68,7 +68,7 @@ def find_index(url: str, ranges: RandomAccess, index: IndexSpec, reading: Readin
         return found
     found = walk_ranges(url, ranges, reading)
     if found is None:
-        raise NoRandomAccess("the shard is compressed: decompress it to read samples out of order", url=url)
+        raise NoRandomAccess(COMPRESSED, url=url)
     return found
 
 

@@ -80,6 +80,7 @@ class Expression:
             where = "" if column is None else f" at column {column}" if column else " at its end"
             said = getattr(error, "msg", None) or type(error).__name__
             hint = "; to compare, write ==" if _ASSIGNS.search(text) else ""
+            hint = "; write and, or, not" if re.search(r"&&|\|\||!(?!=)", text) else hint
             raise UsageError(f"{text[:200]!r} is no expression: {said}{where}{hint}") from None
         self._evaluate = Compiler(text, self._met).compile(tree.body, 0, frozenset())
         self.tree = tree.body

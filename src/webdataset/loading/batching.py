@@ -91,6 +91,9 @@ class BatchMaker:
         ragged: arrays of different shapes become a list (``True``), or are an error.
         drop_last: leave out a last batch that is smaller.
         exact: a batch is a window, smaller where streams have ended.
+
+    Attributes:
+        left_out: samples of the last epoch that ``drop_last`` left out.
     """
 
     size: int
@@ -98,6 +101,7 @@ class BatchMaker:
     ragged: bool = True
     drop_last: bool = False
     exact: bool = False
+    left_out: int = field(default=0, init=False, compare=False)
 
     def batches(
         self, windows: Iterator[BatchWindow], before: ReceivedSamples = NOTHING_RECEIVED
@@ -126,6 +130,7 @@ class BatchMaker:
             while waiting.count and waiting.count >= count:
                 mark = received.advance(count)
                 yield self._make(waiting.take(count), mark), mark
+        self.left_out = waiting.count if self.drop_last else 0
         if waiting.count and not self.drop_last:
             mark = received.advance(waiting.count)
             yield self._make(waiting.take(waiting.count), mark), mark

@@ -329,7 +329,7 @@ class Loader:
     def _compare(self, samples: int) -> None:
         """Raise or warn at the end of an epoch that all workers together did not make as it is meant."""
         if self._beginning is not None and self._windows is not None:
-            EpochEnd(self._origin, self._beginning, self._windows.outcomes).judge(samples)
+            EpochEnd(self._origin, self._beginning, self._windows.outcomes, self._batching).judge(samples)
             if not self._batching.drop_last:
                 compare_length(self.dataset, self._beginning, samples)
 

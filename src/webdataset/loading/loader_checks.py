@@ -18,9 +18,11 @@ from webdataset.core.upstream_utils import check_flags
 from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
 from webdataset.flow.pass_checks import counts_once, warn_of_length
 from webdataset.flow.pipeline import DataPipeline
+from webdataset.loading.batching import BatchMaker
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.stages.argument_checks import read_count
 from webdataset.stages.base import Json
+from webdataset.stages.batch import Batched
 
 if TYPE_CHECKING:
     from webdataset.loading.torch_device import DevicePrefetcher
@@ -33,6 +35,7 @@ class EpochEnd:
     origin: DatasetAdapter
     beginning: EpochStart
     outcomes: list[StageOutcome]
+    batching: BatchMaker | None = None
 
     def judge(self, samples: int) -> None:
         """Raise or warn where the epoch gave nothing, or where one stage dropped all samples.
@@ -41,6 +44,12 @@ class EpochEnd:
             NoSamples: what a run of one process raises.
         """
         found = merge_outcomes(self.outcomes)
+        batching, left_out = self.batching, 0 if self.batching is None else self.batching.left_out
+        if batching is not None and left_out and not samples and not _count_before(self.beginning):
+            warn_user(
+                f"drop_last=True left out all {left_out} samples of this epoch: they are fewer than the batch of "
+                f"{batching.size}; make batches smaller, or pass drop_last=False"
+            )
         if not _count_before(self.beginning):
             judge_outcomes(found, whole=_is_whole_pass(self.beginning))
         if not samples and all(each.gave or not each.dropped for each in found):
@@ -199,6 +208,8 @@ def check_data_loader(
                 f"torch's DataLoader reads a dataset, not {reprlib.repr(dataset)}: write wds.WebLoader(dataset), and "
                 "wds.WebLoader(wds.FluidWrapper(samples)) for any other iterable"
             )
+        if isinstance(dataset, stream):
+            _check_stream(dataset, given)
     for name, takes in {"collate_fn": "a list of samples", "worker_init_fn": "a worker's number"}.items():
         if given.get(name) is not None and not callable(given[name]):
             raise UsageError(f"{name}={reprlib.repr(given[name])}: a function of {takes}: write {name}=function")
@@ -209,6 +220,21 @@ def check_data_loader(
             raise UsageError(f"{name}={given[name]!r}: a whole number")
     if not isinstance(given.get("timeout", 0), SupportsFloat):
         raise UsageError(f"timeout={given['timeout']!r}: seconds to wait for a batch; 0 waits as long as it takes")
+
+
+def _check_stream(dataset: object, given: Mapping[str, object]) -> None:
+    """Refuse what torch does not do with a stream; warn where batches would be batched again."""
+    if given.get("shuffle") is True:
+        raise UsageError(
+            "shuffle=True: torch shuffles datasets with numbered samples only; a stream shuffles itself: "
+            "WebDataset(urls, shardshuffle=100).shuffle(1000)"
+        )
+    last = dataset.pipeline[-1] if isinstance(dataset, DataPipeline) and dataset.pipeline else None
+    if isinstance(last, Batched) and "batch_size" not in given and "batch_sampler" not in given:
+        warn_user(
+            f"the dataset makes batches ({last}), and torch's batch_size=1 puts each into a batch of one: "
+            "pass batch_size=None"
+        )
 
 
 def check_restarts(origin: DatasetAdapter, max_restarts: int, timeout: float | None, *, processes: bool) -> None:

@@ -20,7 +20,7 @@ from webdataset.core.json_types import Address, JsonValue, as_count, as_int, as_
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.upstream_utils import check_flags
 from webdataset.stages.argument_checks import check_collation, read_count
-from webdataset.stages.base import Fetch, Item, Run, Stage, StageState, collate_batch, pair_addresses
+from webdataset.stages.base import Fetch, Item, Outcome, Run, Stage, StageState, collate_batch, pair_addresses
 
 
 def default_collation_fn(
@@ -157,6 +157,9 @@ class Batched(Stage[StageState]):
         self.batchsize = batchsize
         self.collation_fn = collation_fn
         self.partial = partial
+        # what is left out is judged at the end of a pass
+        self.drops = not partial
+        self.name, self.function = "listed" if collation_fn is None else "batched", collation_fn
 
     def begin(self, run: Run) -> StageState:  # noqa: ARG002
         """Return the place for the last batch's address."""
@@ -166,12 +169,15 @@ class Batched(Stage[StageState]):
         """Yield batches."""
         origin, size, collate = state.origin, self.batchsize, self.collation_fn or _keep_list
         source: Iterator[Any] = upstream if origin is None else pair_addresses(upstream, origin)
+        outcome = state.outcome or Outcome()
         while chunk := list(islice(source, size)):
             whole = len(chunk) == size
             if not whole and not self.partial:
                 for _ in chunk:
-                    count_drop("listed" if self.collation_fn is None else "batched")
-                return
+                    count_drop(self.name)
+                outcome.dropped = 0 if outcome.gave else len(chunk)
+                break
+            outcome.gave = True
             if origin is None:
                 yield collate_batch(collate, chunk, "batched")
             else:
@@ -179,7 +185,8 @@ class Batched(Stage[StageState]):
                 state.address = [address for address, _ in chunk]
                 yield batch
             if not whole:
-                return
+                break
+        outcome.ended = True
 
     def refetch(self, addresses: list[Address], fetch: Fetch, state: object = None) -> list[object]:  # noqa: ARG002
         """Fetch all samples of the batches at once, and collate them again."""
@@ -189,11 +196,10 @@ class Batched(Stage[StageState]):
         return [collate_batch(collate, list(islice(samples, len(batch))), "batched") for batch in batches]
 
     def __repr__(self) -> str:
-        name = "listed" if self.collation_fn is None else "batched"
         with_function = (
             f", collation_fn={self.collation_fn!r}" if self.collation_fn not in (None, default_collation_fn) else ""
         )
-        return f"{name}({self.batchsize}{with_function}{'' if self.partial else ', partial=False'})"
+        return f"{self.name}({self.batchsize}{with_function}{'' if self.partial else ', partial=False'})"
 
 
 def _read_size(batchsize: float) -> int:

@@ -77,7 +77,8 @@ class CheckSamples(PassThroughStage):
         shards = "there is 1 shard" if self._shards == 1 else f"there are {self._shards} shards"
         if self._shards < workers:
             return f"{setup}{shards}, fewer than the {workers} workers in all. {fix}"
-        return f"{setup}{shards} for {workers} worker{'s in all' if workers > 1 else ''}; {others}. {fix}"
+        look = "wds ls --members SHARD lists what a shard holds; empty_check=False allows a pass without samples"
+        return f"{setup}{shards} for {workers} worker{'s in all' if workers > 1 else ''}; {others}. {look}"
 
     def __repr__(self) -> str:
         return "check_samples()"

@@ -61,11 +61,16 @@ def missing(names: list[str], sample: object, why: str = "no field") -> MissingF
     near = [match for name in names for match in get_close_matches(name, present, n=1)]
     hint = f"; did you mean {near[0]!r}?" if near and near[0] not in names else ""
     wanted = " or ".join(map(repr, names))
-    url = sample.get("__url__")
+    url, key = sample.get("__url__"), sample.get("__key__")
+    if isinstance(key, str) and "/" in key and len([name for name in present if not name.startswith("__")]) == 1:
+        hint += (
+            f"; all members of a sample share their path up to the first dot of the file's name, folders included: "
+            f"{key}.jpg and {key}.txt"
+        )
     return MissingField(
         f"{why} {wanted}; the sample has {', '.join(present)}{hint}",
         field=";".join(names),
-        key=sample.get("__key__"),
+        key=key,
         url=None if url is None else str(url),
     )
 

@@ -245,7 +245,7 @@ def test_launchers_that_disagree(monkeypatch, caplog):
     ("variables", "message"),
     [
         ({"WDS_RANK": "1"}, "both WDS_RANK and WDS_WORLD_SIZE"),
-        ({"RANK": "4", "WORLD_SIZE": "4"}, "rank 4 of 4, which cannot be"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "rank 4 of 4; ranks are numbered from 0"),
         ({"WDS_RANK": "-1", "WDS_WORLD_SIZE": "2"}, "rank -1 of 2"),
         ({"PMI_RANK": "x", "PMI_SIZE": "2"}, "PMI_RANK='x' cannot be read"),
     ],

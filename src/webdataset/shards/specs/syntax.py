@@ -273,7 +273,7 @@ def parse_yaml(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        raise _yaml_error(error, file) from error
+        raise _yaml_error(error, file, text) from error
     except yaml.reader.ReaderError as error:
         reason = f"{error.reason}, at position {error.position}"
         text = f"this is no text ({reason}): a specification is a YAML or JSON file that names shards"
@@ -284,10 +284,14 @@ def parse_yaml(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree
         raise spec_error([f"{file}:1:1: not YAML: {error}"]) from error
 
 
-def _yaml_error(error: "yaml.MarkedYAMLError", file: str) -> SpecError:
+def _yaml_error(error: "yaml.MarkedYAMLError", file: str, text: bytes | str) -> SpecError:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-    return spec_error([f"{file}:{line}:{column}: not YAML: {error.problem or error.context}"])
+    problem = error.problem or error.context
+    lines = (text.decode(errors="replace") if isinstance(text, bytes) else text).splitlines()
+    if line <= len(lines) and re.match(r" *\t", lines[line - 1]):
+        problem = f"{problem}; indent with spaces, not with tabs"
+    return spec_error([f"{file}:{line}:{column}: not YAML: {problem}"])
 
 
 class _YamlBuilder:

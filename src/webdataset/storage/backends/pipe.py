@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
 END_SECONDS = 1.0
 _PIPE_BYTES = 1 << 20
+# statuses of the shell itself
+_EXPLAINED = {
+    126: ": the shell may not run the program",
+    127: ": the shell did not find the program; install it, or add its folder to PATH",
+}
 _SET_PIPE_SIZE = 1031
 _SIGNALS = (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM))
 _STOP = getattr(signal, "SIGSTOP", 0)
@@ -347,7 +352,8 @@ class Pipe(io.BufferedIOBase):
             ) from error
         self._ended = True
         if self.status not in self.ignore_status and not self.ignore_errors:
-            raise CommandFailed(f"the command {self.name} ended with exit status {self.status}")
+            explained = _EXPLAINED.get(self.status or 0, "")
+            raise CommandFailed(f"the command {self.name} ended with exit status {self.status}{explained}")
 
     def close(self) -> None:
         """Close our end of the pipe and reap the child.
