@@ -120,3 +120,12 @@ def test_members_in_folders_of_their_own(tmp_path):
     with pytest.raises(wds.WebDatasetError) as raised:
         list(wds.WebDataset(str(tmp_path / "b.tar"), shardshuffle=False).to_tuple("jpg", "txt"))
     assert "folders included" not in str(raised.value)
+
+
+def test_names_with_dots_are_several_fields(tmp_path):
+    """The error names the field that was meant, and shows the first twenty of many."""
+    with wds.TarWriter(str(tmp_path / "a.tar")) as sink:
+        sink.write({"__key__": "cat", **{f"{number:03d}.jpg": b"x" for number in range(40)}})
+    with pytest.raises(wds.WebDatasetError) as raised:
+        list(wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).to_tuple("jpg"))
+    assert "017.jpg and 22 more; did you mean '000.jpg'? A field is all that follows the first dot" in str(raised.value)

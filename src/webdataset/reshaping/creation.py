@@ -15,13 +15,14 @@ import csv
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
 from webdataset.core.errors import FormatError, SampleError, SourceError, UsageError
 from webdataset.core.redaction import redact
+from webdataset.core.tracebacks import warn_user
 from webdataset.core.trust import trust_level
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.raw_samples import RawMember, RawSample
@@ -36,6 +37,8 @@ _ENDINGS: dict[str, Kind] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".
 _KEY = "__key__"
 _MOST_CELL = 256 << 20
 _SHOWN = 5
+# files of one key: by so many numbers, or names, they look like samples of their own
+_FEWEST_NUMBERS, _MANY_NAMES = 3, 12
 _limit_lock = threading.Lock()
 _make_header = make_header_maker(MemberStyle(mtime=EPOCH))
 
@@ -67,10 +70,39 @@ def create_samples(source: str, kind: Kind | None = None, *, base: str | None = 
     """
     kind = kind or choose_kind(source)
     if kind == "folder":
-        return _group(_list_folder(source), source)
+        return _watch_dots(_group(_list_folder(source), source), source)
     if kind == "recipe":
         return _group(_read_recipe(source, "" if base is None else base), source)
     return _read_rows(source, kind, parent_folder(source) if base is None else base)
+
+
+def _watch_dots(samples: Iterable[RawSample], folder: str) -> Iterator[RawSample]:
+    """Yield samples; warn at the first one whose files look like samples of their own (``cat.1.jpg``, ...)."""
+    warned = False
+    for sample in samples:
+        if not warned and has_numbered_fields(sample.fields):
+            warned = True
+            name, first, second = sample.key.rpartition("/")[2], *sample.fields[:2]
+            warn_user(
+                f"{folder}: {len(sample.fields)} files ({name}.{first}, {name}.{second} …) become fields of one "
+                f"sample, {sample.key!r}, since a key ends at the first dot of a file's name. If each is a sample, "
+                f"rename them without that dot ({name}_{first}), or give them names by a recipe (wds create --help)"
+            )
+        yield sample
+
+
+def has_numbered_fields(fields: Sequence[str]) -> bool:
+    """Tell whether the fields of a sample look like several samples: each begins with a number or name of its own.
+
+    Args:
+        fields: names as ``000.jpg``. A document (``json``, ``0.jpg``, ``1.jpg``) has a field without a number.
+    """
+    numbers = {field.partition(".")[0] for field in fields if "." in field}
+    if len(numbers) < _FEWEST_NUMBERS or any("." not in field for field in fields):
+        return False
+    extensions = {field.partition(".")[2] for field in fields}
+    complete = len(fields) == len(numbers) * len(extensions)
+    return complete and (len(numbers) >= _MANY_NAMES or all(number.isdecimal() for number in numbers))
 
 
 def make_member(name: str, payload: bytes) -> RawMember:

@@ -21,6 +21,9 @@ from webdataset.core.errors import DuplicateField, MissingField, UsageError
 from webdataset.stages.argument_checks import make_flag_check
 from webdataset.stages.base import Result, Sample, map_items, transform
 
+# names of fields in a message
+_MOST_SHOWN = 20
+
 Spec = str | list[str] | tuple[str, ...]
 Pick = Callable[[Mapping[str, object]], tuple[object, ...]]
 
@@ -53,6 +56,11 @@ def parse_field_spec(fields: Iterable[Spec]) -> list[list[str]]:
     return [field.split(";") if isinstance(field, str) else list(field) for field in fields]
 
 
+def _list_names(names: list[str]) -> str:
+    more = len(names) - _MOST_SHOWN
+    return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 def missing(names: list[str], sample: object, why: str = "no field") -> MissingField:
     """Return the error for a sample without any of the fields ``names``."""
     if not isinstance(sample, Mapping):
@@ -60,6 +68,9 @@ def missing(names: list[str], sample: object, why: str = "no field") -> MissingF
     present = [str(name) for name in sample]
     near = [match for name in names for match in get_close_matches(name, present, n=1)]
     hint = f"; did you mean {near[0]!r}?" if near and near[0] not in names else ""
+    longer = [each for each in present for name in names if each.endswith(f".{name}")]
+    if longer:
+        hint = f"; did you mean {longer[0]!r}? A field is all that follows the first dot of the file's name"
     wanted = " or ".join(map(repr, names))
     url, key = sample.get("__url__"), sample.get("__key__")
     if isinstance(key, str) and "/" in key and len([name for name in present if not name.startswith("__")]) == 1:
@@ -68,7 +79,7 @@ def missing(names: list[str], sample: object, why: str = "no field") -> MissingF
             f"{key}.jpg and {key}.txt"
         )
     return MissingField(
-        f"{why} {wanted}; the sample has {', '.join(present)}{hint}",
+        f"{why} {wanted}; the sample has {_list_names(present)}{hint}",
         field=";".join(names),
         key=key,
         url=None if url is None else str(url),

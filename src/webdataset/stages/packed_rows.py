@@ -214,7 +214,11 @@ def read_columns(sample: Sample, names: Sequence[str]) -> "dict[str, Array]":
         )
     for name, column in columns.items():
         if not column.ndim or len(column) != len(tokens):
-            raise SampleError(f"{name!r} has shape {column.shape}, and there are {len(tokens)} tokens", field=name)
+            raise SampleError(
+                f"{name!r} has shape {column.shape}, and there are {len(tokens)} tokens: also= takes fields with one "
+                "value for each token; output='samples' keeps whole samples together, images too",
+                field=name,
+            )
     return columns
 
 

@@ -75,7 +75,8 @@ def list_urls(url: str, storage_options: object = None) -> list[str] | None:
         pattern = _compile_pattern(key, url)
         found = [name for name in found if pattern.fullmatch(name)]
     if not found:
-        raise NotFound("no object matches" if wild else "no objects are in this folder", url=url)
+        what = "no object matches this wildcard" if wild else "no objects are in this folder"
+        raise NotFound(f"{what}: are the bucket, the spelling and the endpoint right?", url=url)
     return [stem + name for name in sorted(found)]
 
 

@@ -1,4 +1,4 @@
-"""Errors of local paths: what the operating system refused, and what the user can do about it.
+"""Errors of paths: what the operating system or a store refused, and what the user can do about it.
 
 A path that is not there is mostly a slip: another number of digits, a range that is too long, a folder that is
 elsewhere. So the message says what stands beside it. It looks into the folder once, when the error is made.
@@ -10,6 +10,7 @@ import re
 from itertools import islice
 
 from webdataset.core.errors import NotFound, SourceError, UsageError
+from webdataset.core.redaction import redact
 
 MOST_NAMES = 10_000
 """Names of a folder that are looked at for one error."""
@@ -47,6 +48,18 @@ def unnameable_error(path: str | os.PathLike[str]) -> UsageError:
     name = os.fspath(path)
     shown = name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN]
     return UsageError(f"no file can be called {shown!r}: look where this name came from", url=ascii(shown))
+
+
+def suggest_object(url: str) -> str:
+    """Return what to do where a store has no object of this name.
+
+    Args:
+        url: of the user.
+    """
+    if re.search(r"[*?\[]", url.partition("?versionId=")[0]):
+        return "no object matches this wildcard"
+    folder = redact(url).rpartition("/")[0]
+    return f"wds.expand_urls('{folder}/') lists what is there, and the url of a folder ends with a slash"
 
 
 def _suggest(error: OSError, name: str, *, writes: bool) -> str:

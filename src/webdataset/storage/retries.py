@@ -109,9 +109,10 @@ class RetryBudget:
 
     def hint(self) -> str:
         """Return what to do where a store is away for longer, for the end of an error."""
-        if self.attempts < _PATIENT_ATTEMPTS or settings.RETRY_SECONDS.get():
+        if self.attempts < _PATIENT_ATTEMPTS:
             return ""
-        return "; WDS_RETRY_SECONDS=600 keeps asking for ten minutes"
+        longer = "" if settings.RETRY_SECONDS.get() else "; WDS_RETRY_SECONDS=600 keeps asking for ten minutes"
+        return f"; is the address right? 'wds config check URL' shows endpoint and credentials{longer}"
 
     def pause(self, wish_seconds: float | None = None, wait: Callable[[float], object] | None = None) -> None:
         """Wait before the next attempt.

@@ -306,3 +306,25 @@ def test_every_file_of_a_random_folder_is_there_or_told(files):
         assert written.items() <= there.items()
         left_out = len(there) - len(written)
         assert f"left out {left_out} files of no sample" in told.getvalue() or not left_out
+
+
+@pytest.mark.parametrize(
+    ("names", "samples", "warns"),
+    [
+        ([f"cat.{number}.jpg" for number in range(5)], 1, True),
+        ([f"cat.{number}.{ending}" for number in range(5) for ending in ("jpg", "txt")], 1, True),
+        ([f"{letter}.{letter * 3}.jpg" for letter in "abc"], 3, False),
+        ([f"cat.{chr(97 + number)}.jpg" for number in range(14)], 1, True),
+        (["cat.json", *(f"cat.{number}.jpg" for number in range(5))], 1, False),
+        (["cat.rgb.png", "cat.seg.png", "cat.depth.png"], 1, False),
+        ([f"cat_{number}.jpg" for number in range(5)], 5, False),
+    ],
+)
+def test_files_that_differ_after_the_first_dot_warn(names, samples, warns, tmp_path, recwarn):
+    """Names as ``cat.0.jpg`` become one sample, which is seldom meant; documents and several views are."""
+    for name in names:
+        (tmp_path / name).write_bytes(b"x")
+    assert len(list(create_samples(str(tmp_path)))) == samples
+    told = [str(each.message) for each in recwarn]
+    assert len(told) == warns
+    assert not warns or "become fields of one sample, 'cat', since a key ends at the first dot" in told[0]

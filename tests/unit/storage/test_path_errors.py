@@ -9,7 +9,8 @@ import pytest
 
 import webdataset as wds
 from webdataset.core.errors import NotFound, SourceError
-from webdataset.storage.path_errors import translate_os_error
+from webdataset.storage.backends.s3_errors import translate_error
+from webdataset.storage.path_errors import suggest_object, translate_os_error
 
 
 @pytest.fixture
@@ -84,3 +85,36 @@ def test_each_refusal_of_the_system_has_its_advice(code, hint):
     assert type(error) is SourceError
     assert error.errno == code
     assert str(error).startswith(f"cannot write: {os.strerror(code)}" + (f"; {hint}" if hint else " ("))
+
+
+def answer(code, message, status):
+    """Return an error as botocore raises it."""
+    error = Exception(message)
+    error.response = {
+        "Error": {"Code": code, "Message": message},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    return error
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("s3://b/train/9.tar", "wds.expand_urls('s3://b/train/') lists what is there"),
+        ("s3://b/train", "the url of a folder ends with a slash"),
+        ("s3://b/x*.tar", "no object matches this wildcard"),
+        ("s3://b/a/9.tar?versionId=7", "wds.expand_urls('s3://b/a/') lists what is there"),
+    ],
+)
+def test_an_object_that_is_not_there_says_where_to_look(url, hint):
+    """It is mostly a wrong number, a folder without its slash, or a wildcard."""
+    assert hint in suggest_object(url)
+    error = translate_error(answer("NoSuchKey", "The specified key does not exist.", 404), url)
+    assert type(error) is NotFound
+    assert str(error).startswith("the service answered 404 NoSuchKey: The specified key does not exist; ")
+    assert hint in str(error)
+
+
+def test_a_secret_in_a_url_is_in_no_advice():
+    """The url is redacted there, as it is elsewhere."""
+    assert "hidden" not in suggest_object("https://user:hidden@host/folder/a.tar")

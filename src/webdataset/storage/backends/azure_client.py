@@ -30,6 +30,7 @@ from webdataset.core.optional_imports import require
 from webdataset.core.redaction import redact
 from webdataset.storage.http_client import HttpResponse, translate_status
 from webdataset.storage.http_object import ServiceClient
+from webdataset.storage.path_errors import suggest_object
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
 from webdataset.storage.storage_options import PicklesNoObjects, options_for
@@ -454,6 +455,7 @@ class AzureClient(ServiceClient):
         stale = status == 401 or code in _STALE
         expired = stale and is_refreshable(self._service) and self._may_refresh()
         hint = _WAYS_OUT.get(code) or ("check the credentials" if status in (401, 403) else "")
+        hint = suggest_object(self.url) if code == "BlobNotFound" else hint
         return translate_status(
             status, response.headers, reason, url=self.url, hint=hint, offset=offset, expired=expired
         )

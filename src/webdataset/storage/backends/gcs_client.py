@@ -27,6 +27,7 @@ from webdataset.core.redaction import redact
 from webdataset.storage import http_client
 from webdataset.storage.http_client import HttpResponse, translate_status
 from webdataset.storage.http_object import ServiceClient
+from webdataset.storage.path_errors import suggest_object
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
 from webdataset.storage.storage_options import PicklesNoObjects, options_for
@@ -302,6 +303,8 @@ class GcsClient(ServiceClient):
 
     def _hint(self, status: int) -> str:
         """Return what to do about a refusal."""
+        if status == 404:
+            return suggest_object(self.url)
         if status not in (401, 403):
             return ""
         if self._service.credentials == ANONYMOUS:

@@ -10,6 +10,7 @@ from typing import Any
 from webdataset.core.errors import NotFound, SourceError
 from webdataset.storage.http_client import CHANGED
 from webdataset.storage.object_store import object_changed_error
+from webdataset.storage.path_errors import suggest_object
 from webdataset.storage.rate_limit import REFUSALS
 from webdataset.storage.retries import BUSY, RetryableError, parse_retry_after
 from webdataset.storage.s3_profile import Profile
@@ -30,7 +31,7 @@ _WAYS_OUT = {
     "InvalidAccessKeyId": "the service does not know this key: check which profile and endpoint are used",
     "SignatureDoesNotMatch": "the secret key is wrong, or something between here and the service changes requests",
     "AuthorizationHeaderMalformed": "the region is wrong: set region in the profile, or AWS_REGION",
-    "RequestTimeTooSkewed": "the clock of this machine is wrong",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong: set it, by NTP for example",
     "NoSuchBucket": "check the bucket's name, the endpoint and the profile",
     "InvalidObjectState": "the object is in an archive (Glacier and the like): restore it before it is read",
     "PermanentRedirect": "the bucket is in another region: set region in the profile, or AWS_REGION, and its endpoint",
@@ -115,7 +116,7 @@ def _translate_answer(response: Mapping[str, Any], url: str, offset: int, by: st
     """Translate a response of the service with an error status."""
     fault, facts = response.get("Error", {}), response.get("ResponseMetadata", {})
     code, status = str(fault.get("Code", "")), int(facts.get("HTTPStatusCode", 0))
-    reason = f"the service answered {status} {code}: {fault.get('Message', '')}".rstrip(": ")
+    reason = f"the service answered {status} {code}: {fault.get('Message', '')}".rstrip(": .")
     if code in _BUSY or (status in BUSY and code not in _EXPIRED):
         headers = facts.get("HTTPHeaders", {})
         wait_seconds = parse_retry_after(headers.get("retry-after"), headers.get("date"))
@@ -128,8 +129,9 @@ def _translate_answer(response: Mapping[str, Any], url: str, offset: int, by: st
     headers = facts.get("HTTPHeaders", {})
     if status in _REDIRECTS:
         hint = _describe_redirect(headers, hint)
-    kind = NotFound if code in _ABSENT or status == 404 else SourceError
-    return kind(f"{reason}; {hint}{by}" if hint else reason, url=url)
+    if code in _ABSENT or status == 404:
+        return NotFound(f"{reason}; {hint}{by}" if hint else f"{reason}; {suggest_object(url)}", url=url)
+    return SourceError(f"{reason}; {hint}{by}" if hint else reason, url=url)
 
 
 def _describe_redirect(headers: Mapping[str, str], hint: str | None) -> str:
