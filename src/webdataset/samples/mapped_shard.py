@@ -6,9 +6,9 @@ file that is cut meanwhile is seen here as everywhere else. The operating system
 page after the end of its file; only a program that uses a view of a file that was cut does that.
 
 A map is let go with the last view of it. A shard that cannot be mapped (compressed, piped, not complete in the cache)
-is read as usual, and its fields become memoryviews of copied bytes: programs meet one type. So is each shard while views
-of very many others are kept: maps take at most half of the descriptors that the process may have, and half of the maps
-that Linux allows it, since the rest of the program needs both.
+is read as usual, and its fields become memoryviews of copied bytes: programs meet one type. So is each shard while
+views of very many others are kept: maps take at most half of the descriptors that the process may have, and half of
+the maps that Linux allows it, since the rest of the program needs both.
 """
 
 import copyreg

@@ -21,6 +21,7 @@
 * ``profile_files``: profiles from TOML, petrel, megfile, AWS and variables
 * ``profile_registry``: the profiles and routes that are defined now, and which of them opens a url
 * ``storage_options``: ``storage_options=`` checked, frozen, and given to each backend
+* ``option_types``: the types of its values
 * ``profile_pickling``: objects that take their profiles to another process
 * ``url_check``: how a url is opened: profile, endpoint, credentials
 * ``backends``: one kind of storage each

@@ -135,7 +135,8 @@ class RequestRate:
         # after a decrease nothing is saved up
         unused = max(0.0, BURST_SECONDS - 1 / rate) if not known.cut else 0.0
         slot = max(known.next_slot, now - unused)
-        return replace(known, next_slot=slot + 1 / rate), max(0.0, slot - now)
+        # later ones would pass for times of before a restart, and the bound would be forgotten
+        return replace(known, next_slot=min(slot + 1 / rate, now + LONGEST_QUEUE)), max(0.0, slot - now)
 
     def refuse(
         self, now: float, generation: float, wish_seconds: float | None = None, bound: float | None = None

@@ -13,6 +13,7 @@ from typing import Any
 from webdataset.core.errors import ConfigError
 from webdataset.core.redaction import redact
 from webdataset.storage import profile_files
+from webdataset.storage.option_types import check_option_type, check_token
 from webdataset.storage.s3_profile import FIELDS, Profile, Secret, make_profile, suggest_name
 
 S3_ALIASES = {"key": "access_key_id", "secret": "secret_access_key", "token": "session_token", "anon": "anonymous"}
@@ -113,6 +114,8 @@ def check_options(given: object) -> StorageOptions | None:
         if unknown in ("client_kwargs", "config_kwargs"):
             raise ConfigError(f"storage_options has no {unknown!r}: write endpoint_url= and region= without it")
         raise ConfigError(f"storage_options has no {unknown!r}{suggest_name(unknown, known)}")
+    for name, value in given.items():
+        check_option_type(str(name), value)
     return StorageOptions(tuple((str(name), _hide_option(str(name), value)) for name, value in given.items()))
 
 
@@ -136,6 +139,9 @@ def options_for(store: str, given: object, url: str | None = None) -> dict[str, 
         )
     if store != "gs" and isinstance(found.get("token"), str):
         found["token"] = Secret(found["token"])
+    for name in ("token", "credentials"):
+        value = found.get(name)
+        check_token(store, value.value if isinstance(value, OpaqueOption) else value)
     return {name: value.value if isinstance(value, OpaqueOption) else value for name, value in found.items()}
 
 
@@ -151,9 +157,7 @@ def refuse_login(endpoint: str, name: str, url: str | None = None) -> None:
 
 def _hide_option(name: str, value: object) -> object:
     """Return a value, after a :class:`Secret` where it may be one."""
-    if name == "headers":
-        if not isinstance(value, Mapping):
-            raise ConfigError("storage_options: headers is a mapping of names to texts")
+    if name == "headers" and isinstance(value, Mapping):
         return tuple((str(key), _wrap_secret(text)) for key, text in value.items())
     if name == "endpoint_url" and isinstance(value, str):
         refuse_login(value, "storage_options: endpoint_url")

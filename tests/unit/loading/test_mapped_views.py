@@ -13,9 +13,9 @@ import pytest
 
 import webdataset as wds
 from webdataset.core.errors import ShardChanged
+from webdataset.loading import message_pipe
 from webdataset.loading.ipc import PartReceiver, PartSender
 from webdataset.loading.mapped_views import ViewReceiver
-from webdataset.loading import message_pipe
 from webdataset.loading.message_pipe import MessagePipe, SharedMemoryError
 from webdataset.loading.worker import WindowPart
 from webdataset.samples import mapped_shard

@@ -170,6 +170,9 @@ def test_a_proxy_may_want_a_password(odd, monkeypatch):
 class Credentials:
     """As another package makes them."""
 
+    def get_token(self, *_scopes):
+        """Return a token."""
+
 
 @pytest.mark.parametrize(
     "options",

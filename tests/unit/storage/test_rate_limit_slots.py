@@ -165,3 +165,13 @@ def test_a_clock_that_goes_back():
     for now in itertools.chain((1e6 + number / 100 for number in range(500)), (number / 100 for number in range(500))):
         state, wait = state.reserve(now, 100)
         assert wait < 1
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-5, 1e-320])
+def test_a_tiny_rate_is_a_bound(rate):
+    """A queue of more than a day does not let all requests pass."""
+    state, waits = RequestRate(), []
+    for _ in range(200):
+        state, wait = state.reserve(1e6, rate)
+        waits.append(wait)
+    assert [wait for wait in waits if wait < min(1 / rate, 80_000)] == [0]

@@ -11,6 +11,7 @@ never leaves this machine. Errors quote the service's codes, never its text, whi
 
 import base64
 import binascii
+import contextlib
 import email.utils
 import hashlib
 import hmac
@@ -158,7 +159,7 @@ def parse_connection_string(text: str, url: str) -> _Options:
     if endpoint is None and name is None:
         raise ConfigError("a connection string has AccountName or BlobEndpoint; this one has neither", url=url)
     if name is None:
-        place = urllib.parse.urlsplit(str(endpoint))
+        place = _split_endpoint(str(endpoint))
         host = place.hostname or ""
         name = place.path.split("/")[1] if is_ip_or_local(host) and "/" in place.path else host.partition(".")[0]
     if endpoint is None:
@@ -180,10 +181,22 @@ def _split_parts(text: str) -> Mapping[str, str]:
 def _complete_endpoint(endpoint: str, account: str) -> str:
     """Return an endpoint without a slash at its end; where the host is no name, the account stands in the path."""
     endpoint = endpoint.rstrip("/")
-    parts = urllib.parse.urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+    parts = _split_endpoint(endpoint if "://" in endpoint else f"https://{endpoint}")
     if not parts.path and is_ip_or_local(parts.hostname or ""):
         parts = parts._replace(path=f"/{account}")
     return urllib.parse.urlunsplit(parts)
+
+
+def _split_endpoint(endpoint: str) -> urllib.parse.SplitResult:
+    """Return the parts of an endpoint.
+
+    Raises:
+        ConfigError: brackets without an IPv6 address, or characters that no host has.
+    """
+    with contextlib.suppress(ValueError):
+        return urllib.parse.urlsplit(endpoint)
+    # raised outside the handler: the error quotes the endpoint, which may hold a secret
+    raise ConfigError("the endpoint of the storage account is no url: write https://host, or https://host:port/account")
 
 
 def is_ip_or_local(host: str) -> bool:
