@@ -6,6 +6,7 @@ the program ends, the final name holds the old file, the whole new one, or nothi
 
 import binascii
 import contextlib
+import errno
 import functools
 import io
 import os
@@ -51,6 +52,9 @@ class LocalFileOutput:
         self._process = os.getpid()
         if self._found is not None and not overwrite:
             raise AlreadyExists("a file is there already: pass overwrite=True or choose another name", url=path)
+        if self._found is None and os.path.islink(self.path):  # noqa: PTH114  bytes of names stay
+            # nothing could ever be given this name
+            raise make_source_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), path, "create")
         self.partial = name_partial(self.path)
         try:
             self.stream = io.FileIO(self.partial, "xb")

@@ -79,6 +79,15 @@ def test_symbolic_links_stay(tmp_path):
     assert names(tmp_path / "real.tar") == ["a.x"]
 
 
+def test_symbolic_links_without_an_end(tmp_path):
+    """They are refused before anything is written, and not when all of it is."""
+    (tmp_path / "a.tar").symlink_to(tmp_path / "b.tar")
+    (tmp_path / "b.tar").symlink_to(tmp_path / "a.tar")
+    with pytest.raises(SourceError, match="symbolic links"):
+        TarWriter(str(tmp_path / "a.tar"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "b.tar"]
+
+
 def test_missing_folder(tmp_path):
     """A folder that does not exist is a FileNotFoundError that names the file."""
     with pytest.raises(NotFound, match=r"no/a\.tar") as caught:
