@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from webdataset.caching.locks import sweep_downloads
 from webdataset.core.distributed import WorkerContext, worker_context
-from webdataset.core.errors import FlowError, FormatError, UnsafeContent, UsageError
+from webdataset.core.errors import FlowError, FormatError, SourceError, UnsafeContent, UsageError
 from webdataset.core.fork_safety import ForkSafeLock
 from webdataset.core.optional_imports import require
 from webdataset.core.trust import trust_level
@@ -136,11 +136,21 @@ def _open_for_reading(path: str) -> Iterator[Any]:
     with _opening:
         if inode not in _open:
             try:
-                _open[inode] = [lmdb.open(path, subdir=False, readonly=True, lock=False), 0]
+                opened = lmdb.open(path, subdir=False, readonly=True, lock=False)
             except lmdb.Error as error:
                 raise FormatError(
                     f"no LMDB file ({error}): delete it, and the next pass writes it anew", url=path
                 ) from error
+            # it is mapped: the system would end a process that looks for the rest of a file that was cut
+            whole = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
+            if status.st_size < whole:
+                opened.close()
+                raise FormatError(
+                    f"the LMDB file has {status.st_size} of {whole} bytes, so it was cut: delete it, and the next pass "
+                    "writes it anew",
+                    url=path,
+                )
+            _open[inode] = [opened, 0]
         store = _open[inode][0]
         _open[inode][1] += 1
     try:
@@ -150,6 +160,21 @@ def _open_for_reading(path: str) -> Iterator[Any]:
             _open[inode][1] -= 1
             if not _open[inode][1]:
                 _open.pop(inode)[0].close()
+
+
+@contextlib.contextmanager
+def _explain_damage(path: str) -> Iterator[None]:
+    """Say what to do about a file that cannot be read.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    try:
+        yield
+    except _lmdb().Error as error:
+        raise FormatError(
+            f"the LMDB file is damaged ({error}): delete it, and the next pass writes it anew", url=path
+        ) from error
 
 
 class LMDBCached(Stage, PipelineStage):
@@ -193,55 +218,77 @@ class LMDBCached(Stage, PipelineStage):
             FormatError: the file is no LMDB file.
         """
         with _open_for_reading(self.path()) as store:
-            return _holds_whole_pass(store)
+            return _holds_whole_pass(store, self.path())
 
     def flow(self, upstream: Iterator[Item], state: object) -> Iterator[Item]:  # noqa: ARG002
         """Yield samples from the file where it is complete, else from upstream, writing them down.
 
         Raises:
             MissingExtra: lmdb is not installed.
-            FormatError: the file is no LMDB file.
+            FormatError: the file is no LMDB file, or damaged.
             UsageError: ``map_size`` is too small.
+            SourceError: the file cannot be written.
             UnsafeContent: samples would be unpickled at trust level ``strict``.
         """
         if self.loads is pickle.loads and trust_level() == "strict":
             raise UnsafeContent(f"{self.fname}: a cache of pickled samples is refused at trust level 'strict'")
         with _open_for_reading(self.path()) as store:
-            complete = _holds_whole_pass(store)
+            complete = _holds_whole_pass(store, self.path())
             if complete:
                 yield from self._read_samples(store)
         if not complete:
             yield from self._write_through(upstream)
 
     def _read_samples(self, store: Any) -> Iterator[Any]:
-        with store.begin() as reading, closing(reading.cursor()) as cursor:
+        with _explain_damage(self.path()), store.begin() as reading, closing(reading.cursor()) as cursor:
             for key, record in cursor:
                 if key != _COMPLETE:
                     yield self.loads(record)
 
     def _write_through(self, upstream: Iterator[Item]) -> Iterator[Item]:
-        lmdb, final = _lmdb(), Path(self.path()).absolute()
+        final = Path(self.path()).absolute()
         sweep_downloads(final.parent)
         part = final.parent / f".wds-{os.getpid()}-{os.urandom(6).hex()}.part"
         try:
-            with closing(lmdb.open(str(part), map_size=self.map_size, subdir=False, lock=False, sync=False)) as store:
+            with contextlib.ExitStack() as opened:
+                with self._explain_writing():
+                    store = _lmdb().open(str(part), map_size=self.map_size, subdir=False, lock=False, sync=False)
+                opened.callback(store.close)
                 written = 0
                 while chunk := list(islice(upstream, self.chunksize)):
-                    with store.begin(write=True) as writing:
+                    with self._explain_writing(), store.begin(write=True) as writing:
                         for number, sample in enumerate(chunk, written):
                             writing.put(number.to_bytes(8, "big"), self.dumps(sample))
                     written += len(chunk)
                     yield from chunk
-                with store.begin(write=True) as writing:
-                    writing.put(_COMPLETE, b"")
-                store.sync(True)
+                with self._explain_writing():
+                    with store.begin(write=True) as writing:
+                        writing.put(_COMPLETE, b"")
+                    store.sync(True)
             part.replace(final)
+        finally:
+            part.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _explain_writing(self) -> Iterator[None]:
+        """Say what to do where the file cannot be written.
+
+        Raises:
+            UsageError: ``map_size`` is too small.
+            SourceError: the system refuses.
+        """
+        lmdb = _lmdb()
+        try:
+            yield
         except lmdb.MapFullError as error:
             raise UsageError(
                 f"{self.fname}: more samples than map_size={self.map_size} bytes: pass a larger one"
             ) from error
-        finally:
-            part.unlink(missing_ok=True)
+        except lmdb.Error as error:
+            raise SourceError(
+                f"the samples cannot be cached ({error}): see to the space and the rights of the folder",
+                url=self.path(),
+            ) from error
 
     def run(self, source: Iterable[Item]) -> Iterator[Item]:
         """Run this stage alone over ``source``."""
@@ -251,9 +298,9 @@ class LMDBCached(Stage, PipelineStage):
         return f"LMDBCached({self.fname!r})"
 
 
-def _holds_whole_pass(store: Any) -> bool:
+def _holds_whole_pass(store: Any, path: str) -> bool:
     """Tell whether an open file holds a whole pass."""
     if store is None:
         return False
-    with store.begin() as reading:
+    with _explain_damage(path), store.begin() as reading:
         return reading.get(_COMPLETE) is not None

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from webdataset.core.errors import FormatError, MissingExtra, UnsafeContent, UsageError
+from webdataset.core.errors import FormatError, MissingExtra, SourceError, UnsafeContent, UsageError
 from webdataset.stages.sample_cache import LMDBCached
 
 
@@ -161,3 +161,42 @@ def test_without_lmdb_the_error_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.import_module", without)
     with pytest.raises(MissingExtra, match=r"\[lmdb\]"):
         list(LMDBCached(tmp_path / "cache")([1]))
+
+
+def test_a_file_that_was_cut_is_said(lmdb, tmp_path):
+    """As an interrupted copy leaves it: the system would end the process that looks for the rest."""
+    path = tmp_path / "cache"
+    samples = [bytes([number]) * 9000 for number in range(60)]
+    assert list(LMDBCached(path, map_size=1e8, chunksize=7)(samples)) == samples
+    assert list(LMDBCached(path)([])) == samples
+    whole = path.read_bytes()
+    for length in (len(whole) - 1, len(whole) - 20_000, len(whole) // 3):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FormatError, match=f"has {length} of {len(whole)} bytes"):
+            list(LMDBCached(path)([]))
+    path.write_bytes(whole)
+    assert list(LMDBCached(path)([])) == samples
+
+
+def test_a_file_that_is_damaged_is_said(lmdb, tmp_path):
+    """Pages that are others' are an error of this library, and no other samples."""
+    path = tmp_path / "cache"
+    samples = [b"%d" % number * 300 for number in range(200)]
+    assert list(LMDBCached(path, map_size=1e8)(samples)) == samples
+    whole = path.read_bytes()
+    path.write_bytes(whole[:8192] + bytes(len(whole) - 8192))
+    with pytest.raises(FormatError, match="delete it"):
+        list(LMDBCached(path)([]))
+
+
+def test_a_file_that_cannot_be_written_is_said(lmdb, tmp_path):
+    """A disk without room, or here a bound on files: what to see to, and nothing stays."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        with pytest.raises(SourceError, match="cannot be cached"):
+            list(LMDBCached(tmp_path / "cache", chunksize=5)(bytes(10_000) for _ in range(90)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
