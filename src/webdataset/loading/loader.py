@@ -189,9 +189,8 @@ class Loader:
         marked = self._load_batches()
         stats = self._stats
         began = time.perf_counter()
-        before_epoch = stats.samples
+        before_epoch, given = stats.samples, stats.batches
         stats.epochs += 1
-        given = stats.batches
         self._restarts = 0
         try:
             while True:
@@ -488,9 +487,10 @@ class Loader:
         self._give_up("load_state_dict was called")
         self._origin.begin(self.epoch, state)
         self._state, self._chosen, self._restart = state, False, None
-        self.epoch = int(state["epoch"])
-        if self._following is not None and self._following[0] != self.epoch:
+        if self._following is not None and self._following[0] != state["epoch"]:
             self._following = None
+        _, following = self._following or (0, state["epoch"] + 1)
+        self.epoch = following if is_epoch_over(state, worker_context()) else state["epoch"]
 
     # -- for those who pass batches on
 

@@ -488,9 +488,8 @@ class SharedLoader:
         """
         check_state(state)
         self._give_up("load_state_dict was called")
-        self._loader.begin_state(self.epoch, state)
+        self.epoch = int(self._loader.begin_state(self.epoch, state)["epoch"])
         self._state, self._base, self._alone = state, None, False
-        self.epoch = int(state["epoch"])
 
     # -- the rest
 

@@ -51,7 +51,7 @@ def test_it_moves_on_with_the_first_batch(mode, elastic, make):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_it_follows_states_and_what_is_chosen(mode, make):
-    """A state brings its own epoch back, whose rest comes; one of a whole epoch moves on with the next batch."""
+    """A state brings its own epoch back, whose rest comes; one of a whole epoch the next one, which comes then."""
     loader = make(mode)
     for _ in loader:
         middle = loader.state_dict()
@@ -67,7 +67,7 @@ def test_it_follows_states_and_what_is_chosen(mode, make):
         counts.append(loader.epoch)
     assert counts == [1, 1]
     loader.load_state_dict(end)
-    assert loader.epoch == 1
+    assert loader.epoch == 2
     counts = [(loader.epoch, loader.state_dict()["epoch"]) for _ in loader]
     assert counts == [(3, 2)] * 3
     loader.set_epoch(7)

@@ -443,6 +443,19 @@ def test_a_state_continues_in_a_loader_and_back(shards, make):
     assert one.epoch == 1
 
 
+def test_the_epoch_of_a_state_that_was_saved_at_its_end(make):
+    """It is the next one, which comes, as of a Loader."""
+    trainer = make()
+    assert sum(1 for _ in trainer) == 15
+    state = trainer.state_dict()
+    assert (state["epoch"], trainer.epoch) == (0, 1)
+    again = make()
+    again.load_state_dict(state)
+    assert again.epoch == 1
+    assert sum(1 for _ in again) == 15
+    assert again.epoch == 2
+
+
 @pytest.mark.parametrize("part", ["memories", "description", "streams", "epoch"])
 def test_what_is_no_state(make, part):
     """States that lack something, or hold something else there, are refused as those of a Loader are."""
