@@ -456,10 +456,7 @@ class Loop(Generic[Output]):
         self._empty = 0 if self.count_in_pass else self._empty + 1
         if self._empty > self._bounds.retries:
             if self._bounds.endless:
-                raise NoSamples(
-                    f"a source that is to repeat without end gave nothing in {self._empty} passes: give it more "
-                    "samples or shards, a larger subsample, or use fewer workers (or streams, where it is elastic)"
-                )
+                raise NoSamples(_explain_empty_passes(self.flow.runners, self._empty))
             return False
         self._before = self.count
         run = self.flow.run
@@ -535,6 +532,21 @@ class Loop(Generic[Output]):
             for address, item in zip(inner, flow.fetch(inner), strict=True):
                 found[repr([passed, address])] = item
         return [found[repr([address[0], address[1]])] for address in addresses]
+
+
+def _explain_empty_passes(runners: Sequence[StageRunner], passes: int) -> str:
+    """Return the message of the error about a source that is to repeat without end, and has nothing to give."""
+    run = runners[0].run
+    if run.stream is not None and any(runner.run.whole_shards for runner in runners):
+        return (
+            f"stream {run.stream.number} of {run.stream.of} gave nothing in {passes} passes: a stage joins samples "
+            "that stand next to each other, so that each stream reads whole shards, and this one has none, or "
+            "empty ones. Write elastic(streams=n) with at most as many streams as there are shards, or use more shards"
+        )
+    return (
+        f"a source that is to repeat without end gave nothing in {passes} passes: give it more samples or shards, a "
+        "larger subsample, or use fewer workers (or streams, where it is elastic)"
+    )
 
 
 STATE_METHODS = frozenset(["state_dict", "load_state_dict"])

@@ -1,12 +1,13 @@
 """Stages that join neighbouring samples get them together, or are refused while the pipeline is built."""
 
 import json
+from itertools import islice
 
 import pytest
 
 import webdataset as wds
 from webdataset.core.distributed import WorkerContext
-from webdataset.core.errors import UsageError
+from webdataset.core.errors import NoSamples, UsageError
 from webdataset.loading.read_plan import plan_reading
 from webdataset.stages.mix import Concat, EvenMix
 
@@ -171,3 +172,71 @@ def test_a_plan_shows_whole_shards(url):
     ]  # fmt: skip
     place = WorkerContext(1, 2, 0, 1)
     assert len(list(read(urls).sibling_fields().elastic(8).elastic_run(place))) == 6
+
+
+LENGTHS = (5, 0, 1, 7)  # documents in each shard
+
+
+@pytest.fixture
+def unequal(tmp_path):
+    """Four shards, one of them empty, of documents with a picture."""
+    urls = [str(tmp_path / f"unequal-{number}.tar") for number in range(len(LENGTHS))]
+    for number, (url, length) in enumerate(zip(urls, LENGTHS, strict=True)):
+        with wds.TarWriter(url) as sink:
+            for index in range(length):
+                sink.write({"__key__": f"{number}{index}", "json": json.dumps({"image": ["0"]})})
+                sink.write({"__key__": f"{number}{index}-0", "jpg": b"0"})
+    return urls
+
+
+BOUNDS = {
+    "all": (lambda joined: joined, 13),
+    "repeat": (lambda joined: joined.repeat(2), 26),
+    "shuffle": (lambda joined: joined.shuffle(6), 13),
+    "slice": (lambda joined: joined.slice(100), 13),
+    "part": (lambda joined: joined.shuffle(6).slice(8), None),  # positions that no stream has stay empty
+}
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("streams", [2, 5, 12])
+def test_fewer_shards_than_streams(unequal, streams, bound):
+    """Streams without a shard give nothing: each document comes whole, on all ranks together, and after a resume."""
+    limit, count = BOUNDS[bound]
+
+    def make():
+        return limit(read(unequal, seed=1).sibling_fields()).elastic(streams)
+
+    def list_positions(rank, ranks, state=None, most=None):
+        run = make().elastic_run(WorkerContext(rank, ranks, 0, 1), state)
+        pairs = [(position, sorted(sample)) for position, sample in islice(run.positions(), most)]
+        keys = [pair[0] for pair in pairs]
+        state = json.loads(json.dumps(run.state_dict()))
+        run.close()
+        return pairs, keys, state
+
+    whole, positions, _ = list_positions(0, 1)
+    assert len(whole) == (count or len(whole))
+    assert all("json" in fields and any("jpg" in name for name in fields) for _, fields in whole)
+    if bound == "part":
+        assert max(positions) < 8
+    assert whole == sorted(pair for rank in range(2) for pair in list_positions(rank, 2)[0])
+    for cut in (1, len(whole) // 2, len(whole) - 1):
+        begun, _, state = list_positions(0, 1, most=cut)
+        assert begun + list_positions(0, 1, state)[0] == whole
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_epochs_of_whole_shards(unequal, streams):
+    """with_epoch(n) repeats the shards of each stream; all documents are whole."""
+    urls = [unequal[0], unequal[3]]
+    made = list(read(urls, seed=1).sibling_fields().with_epoch(30).elastic(streams))
+    assert len(made) == 30
+    assert all(any("jpg" in name for name in sample) for sample in made)
+
+
+def test_an_epoch_for_streams_without_shards_says_so(unequal):
+    """A stream that has no shard cannot give its part of with_epoch(n): the error names the reason and the way out."""
+    made = read(unequal, seed=1).sibling_fields().with_epoch(30).elastic(5)
+    with pytest.raises(NoSamples, match=r"stream \d of 5 .* whole shards.* elastic\(streams=n\)"):
+        list(made)
