@@ -1,11 +1,11 @@
 """What is open is closed as soon as iterator and dataset are dropped, without the help of the garbage collector."""
 
-import gc
 import os
 
 import pytest
 
 import webdataset as wds
+from support.garbage import no_collector
 from webdataset.testing.archives import archive, member
 
 SAMPLES = 60
@@ -24,12 +24,10 @@ def urls(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def no_collector():
+def released_at_once():
     """The collector is off; what earlier tests left is gone."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with no_collector():
+        yield
 
 
 def opened(folder):

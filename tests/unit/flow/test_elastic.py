@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 import webdataset as wds
+from support.garbage import no_collector
 from webdataset.core.distributed import StreamNumber, WorkerContext, use_stream, worker_context
 from webdataset.core.errors import FlowError, NoSamples, StateMismatch, UsageError
 from webdataset.flow.elastic_state import ReceivedState
@@ -603,12 +604,9 @@ def test_chaining_goes_on(urls):
 
 def test_nothing_stays_open(urls):
     """A run that is left, closed or abandoned closes its streams without the collector's help."""
-    import gc
     import os
 
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         before = len(os.listdir("/proc/self/fd"))
         dataset = PIPELINES["shuffled"](urls)
         for _ in range(3):
@@ -622,5 +620,3 @@ def test_nothing_stays_open(urls):
         state = run.state_dict()
         assert state["received"] == 1, "a closed run still has its state"
         assert len(os.listdir("/proc/self/fd")) == before
-    finally:
-        gc.enable()

@@ -1,6 +1,5 @@
 """A pass in which one stage dropped every sample."""
 
-import gc
 import itertools
 import json
 import os
@@ -11,6 +10,7 @@ import warnings
 import pytest
 
 import webdataset as wds
+from support.garbage import no_collector
 from webdataset.core.errors import AllDropped, NoSamples, UsageError
 from webdataset.flow import outcomes
 
@@ -255,9 +255,7 @@ def test_a_watched_run_that_is_left_is_gone(shards, streams):
     def count_open():
         return sum(os.path.realpath(f"/proc/self/fd/{name}") in shards for name in os.listdir("/proc/self/fd"))
 
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         kept = drawn(shards).decode().map(keeps(3, 30)).select(lambda sample: sample["cls"] != 30)
         run = iter(kept.elastic(streams))
         assert next(run)
@@ -265,8 +263,6 @@ def test_a_watched_run_that_is_left_is_gone(shards, streams):
         assert count_open()
         del run
         assert not count_open()
-    finally:
-        gc.enable()
 
 
 def test_a_resumed_run_is_watched(shards, fewer_draws):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import webdataset as wds
+from support.garbage import no_collector
 from webdataset.core.errors import FlowError, StateMismatch
 
 
@@ -227,12 +228,9 @@ def test_snapshots_after_a_break(urls):
 
 def test_abandoned_runs_leave_nothing_open(urls):
     """Without the collector's help: a run that nobody holds is closed."""
-    import gc
     import os
 
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         before = len(os.listdir("/proc/self/fd"))
         dataset = PIPELINES["shuffled"](urls)
         for begin in (dataset.start, dataset.iterator, dataset.iterator1, dataset.with_epoch(100).__iter__):
@@ -240,8 +238,6 @@ def test_abandoned_runs_leave_nothing_open(urls):
                 for _ in begin():
                     break
         assert len(os.listdir("/proc/self/fd")) == before
-    finally:
-        gc.enable()
 
 
 def test_kept_samples_in_a_later_pass(urls):

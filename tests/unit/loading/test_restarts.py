@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import gc
 import json
 import multiprocessing
 import os
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 
 import webdataset as wds
+from support.garbage import no_collector
 from webdataset.core.errors import UsageError, WorkerDied, WorkerTimeout
 from webdataset.core.logs import log
 from webdataset.loading import process_workers, windows
@@ -392,14 +392,10 @@ def test_restarts_leave_no_memory_and_no_descriptors(numbered, tmp_path):
     """Nothing waits for Python's garbage collection, which programs switch off."""
     dataset = make(numbered, Trouble(tmp_path, dict.fromkeys(range(0, COUNT, 9), "die")))
     counts = {}
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         with load(dataset, max_restarts=5, prefetch=2) as loader:
             for _ in loader:
                 counts[loader.stats().restarts] = count_descriptors()
-    finally:
-        gc.enable()
     assert len(counts) > 4
     # blocks and segments of the workers of the moment
     assert max(counts.values()) < counts[min(counts)] + 10

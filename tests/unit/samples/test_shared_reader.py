@@ -1,6 +1,5 @@
 """Shards that several streams share are opened once, read once, held within bounds, and closed."""
 
-import gc
 import json
 import os
 import random
@@ -9,6 +8,7 @@ from collections import Counter
 import pytest
 
 import webdataset as wds
+from support.garbage import no_collector
 from support.proxy import Fault, FaultyProxy, planned
 from support.range_server import RangeServer
 from webdataset.core.errors import FlowError, ShardChanged
@@ -126,9 +126,7 @@ def test_nothing_stays_open(folder, kind, steps):
         dataset = dataset.map(lambda sample: 1 / 0 if chance.random() < 0.01 else sample)
     elif kind == "two passes":
         dataset = dataset.repeat(2)
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         before = len(os.listdir("/proc/self/fd"))
         run = iter(dataset)
         try:
@@ -141,8 +139,6 @@ def test_nothing_stays_open(folder, kind, steps):
         dataset.close()
         del run, dataset
         assert len(os.listdir("/proc/self/fd")) == before
-    finally:
-        gc.enable()
 
 
 def test_a_shard_that_ends_is_closed_before_the_epoch_does(folder):

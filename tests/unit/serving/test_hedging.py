@@ -116,17 +116,18 @@ def test_a_slow_server_that_is_faster_after_all(shards: str) -> None:
 
 def test_servers_that_differ(shards: str, stall: Stall, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server whose code drops other samples is found out when its batch is compared; the error names both."""
-    # which server is asked first follows from its port, and one of them stalls before its first batch
-    monkeypatch.setattr("webdataset.serving.lane_progress._FIRST_SECONDS", 1.0)
+    # Which server is asked first follows from its port, and one of them stalls before its first batch. A second lane is
+    # opened while one stalls, also before all that it had made came; the loser's batch is waited for.
+    monkeypatch.setattr(HedgeRule, "is_due", lambda _rule, _waited: stall.waits.is_set())
+    monkeypatch.setattr("webdataset.serving.lane_client.COMPARE_SECONDS", 100.0)
 
     def receive(remote: wds.RemoteLoader) -> None:
+        lane = remote._remote.lane  # noqa: SLF001
         for _ in remote:
-            if stall.waits.is_set():
+            if lane.hedges.won:
                 stall.goes_on.set()
-                # the loser's batch comes meanwhile, late on a busy machine
-                lane = remote._remote.lane  # noqa: SLF001
-                until = time.monotonic() + 10
-                while lane._second is not None and time.monotonic() < until:  # noqa: SLF001
+                # the comparison of what the loser makes after all
+                while lane._second is not None:  # noqa: SLF001
                     time.sleep(0.01)
 
     def drop(digits: str) -> Callable[[Any], bool]:
