@@ -156,7 +156,10 @@ def method(owner, name):
 
 @functools.cache
 def internal():
-    """Return {name: functions and methods} of everything that the package defines; pages of design name those."""
+    """Return {name: what gives its meanings} of all that the package defines; pages of design name functions of it.
+
+    Signatures are made when a name is looked up: those of all names take ten times as long as the tests.
+    """
     found = collections.defaultdict(list)
     for module in pkgutil.walk_packages(wds.__path__, "webdataset."):
         with contextlib.suppress(ImportError):  # needs a package that is not installed
@@ -164,12 +167,17 @@ def internal():
             for name, member in vars(here).items():
                 if getattr(member, "__module__", None) != module.name:
                     continue
-                found[name] += plainly(member)
-                found[f"{module.name.rpartition('.')[2]}.{name}"] += plainly(member)
+                found[name].append(functools.partial(plainly, member))
+                found[f"{module.name.rpartition('.')[2]}.{name}"].append(functools.partial(plainly, member))
                 for part in dir(member) if inspect.isclass(member) else ():
-                    found[part] += method(member, part)
-                    found[f"{name}.{part}"] += method(member, part)
+                    found[part].append(functools.partial(method, member, part))
+                    found[f"{name}.{part}"].append(functools.partial(method, member, part))
     return found
+
+
+def inside(name, page):
+    """Return what a name means inside the package, where a page is for those who write the library."""
+    return [one for look in internal().get(name, ()) for one in look()] if is_about_the_inside(page) else []
 
 
 @functools.cache
@@ -198,19 +206,18 @@ def meanings(head, page):
         named = [getattr(module, head.id, None) for module in (wds, wids)]
         if not methods and hasattr(builtins, head.id):
             return [Callable(getattr(builtins, head.id), ANYTHING)]
-        inside = internal().get(head.id, []) if is_about_the_inside(page) else []
-        return [*methods, *(one for value in named if value is not None for one in plainly(value)), *inside]
+        public = [one for value in named if value is not None for one in plainly(value)]
+        return [*methods, *public, *inside(head.id, page)]
     if isinstance(head, ast.Call):  # what a call gives is called
         return [one for kind in results(head, page) for one in method(kind, "__call__")]
     if isinstance(head.value, ast.Call):
         return [one for kind in results(head.value, page) for one in method(kind, head.attr)]
     words = ast.unparse(head).split(".")
-    inside = internal().get(".".join(words[-2:]), []) if is_about_the_inside(page) else []
     methods = [one for kind in owners().get(words[0], ()) for one in method(kind, head.attr)]
     if words[0] == "dataset" and hasattr(wds, head.attr):  # the method passes on what the stage takes
         methods += plainly(getattr(wds, head.attr))
     value = looked_up(head)
-    return [*methods, *(plainly(value) if value is not None else []), *inside]
+    return [*methods, *(plainly(value) if value is not None else []), *inside(".".join(words[-2:]), page)]
 
 
 def looked_up(head):
