@@ -205,7 +205,7 @@ def main() -> None:
         if version == max(pythons):
             os.environ.update(
                 RESUME_FUZZ_CASES="300", RESUME_FUZZ_CUTS="5", EXTENDED_HEADER_CASES="2000", TLS_FORKS="2000",
-                DIFFERENTIAL_FUZZ_CASES="1000", MATRIX_RUNS_SHARE="100",
+                DIFFERENTIAL_FUZZ_CASES="1000", MATRIX_RUNS_SHARE="100", DAMAGE_TRIALS="4000", WDS_MATRIX="3",
             )  # fmt: skip
         results[name] = run(python, "-m", "pytest", "-n", workers, *extra)
         for method in METHODS if has_torch(python) else ():

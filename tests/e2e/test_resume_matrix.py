@@ -301,7 +301,7 @@ def test_stopped_again_and_again_under_torch(urls, name):
     pytest.importorskip("torch")
     if name == "StatefulDataLoader" and multiprocessing.get_start_method() != "fork":
         pytest.xfail("torchdata does not tell the dataset of a state; what is sent to new workers is counted on")
-    for number in cases(2):
+    for number in cases(1):
         Walk(Case(urls, number), WAYS[name]).walk()
 
 

@@ -26,7 +26,7 @@ from webdataset.testing.damage import flaw
 
 pytestmark = pytest.mark.limited(cpu_seconds=280)
 
-TRIALS = int(os.environ.get("DAMAGE_TRIALS", "2000"))
+TRIALS = int(os.environ.get("DAMAGE_TRIALS", "1000"))
 SAMPLES = archives.samples(9, seed=1)
 OTHERS = archives.samples(3, seed=2)
 
@@ -163,7 +163,7 @@ def misplaced(error):
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("name", damage.OPERATORS)
 def test_no_damage_is_silent(name, read, folder):
-    """2 000 trials an operator, half of them each way, over five kinds of shards: zero silent losses."""
+    """1 000 trials an operator, half of them each way, over five kinds of shards: zero silent losses."""
     operator = damage.OPERATORS[name]
     unseen, complaints = Counter(), []
     for seed in range(READERS.index(read), TRIALS, len(READERS)):
