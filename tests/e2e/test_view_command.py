@@ -61,7 +61,14 @@ def test_a_page_is_published(shards):
     jsonschema.validate(said, SCHEMAS["view"])
     assert (said["shards"], said["samples"], list(said["left_out"])) == (1, 10, ["cut.tar"])
     assert b"left out: cut.tar" in done.stderr
-    for wrong in (["--publish", "x"], ["--publish", "x", "s-0.tar", "--tags", "t"], ["--shards-url", "x", "s-0.tar"]):
+    done = run_wds("view", "--publish", "site", "--json", "--check", "s-0.tar", cwd=folder)
+    assert json.loads(done.stdout)["findings"] == 0
+    for wrong in (
+        ["--check", "s-0.tar"],
+        ["--publish", "x"],
+        ["--publish", "x", "s-0.tar", "--tags", "t"],
+        ["--shards-url", "x", "s-0.tar"],
+    ):
         run_wds("view", *wrong, cwd=folder, status=2)
     run_wds("view", "--publish", "x", "absent.tar", cwd=folder, status=3)
     assert not (folder / "x").exists()

@@ -107,7 +107,7 @@ class Site(NamedTuple):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Publish two shards."""
     folder = tmp_path_factory.mktemp("published")
-    publish_page(write_shards(folder), str(folder / "site"), Reading())
+    publish_page(write_shards(folder), str(folder / "site"), Reading(), check=True)
     with PageServer(folder) as server:
         yield Site(folder, server)
 
@@ -142,13 +142,31 @@ def test_samples_by_ranges(browser: Browser, site: Site) -> None:
         assert "caption 0 of dogs" in first
         assert "a/000" in first
         assert page.locator(".shard-name").all_inner_texts() == ["plain: 1.tar", "kinds.tar"]
-        assert page.locator(".view-link:visible").count() == 0
+        assert page.locator(".view-link:visible").all_inner_texts() == ["Samples", "Statistics", "Findings"]
+        assert page.locator(".filter-input").count() == 0
         page.keyboard.press("End")
         page.wait_for_selector('.card[data-ordinal="119"]')
         assert site.server.sent_bytes - before < 4 << 20
         page.fill(".search-input", "of CATS")
         page.press(".search-input", "Enter")
         page.wait_for_selector('.status-count:text-is("12 samples")')
+
+
+@pytest.mark.parametrize("browser", ["chromium"], indirect=True)
+def test_statistics_and_findings(browser: Browser, site: Site) -> None:
+    """They are those of publishing; bars and values filter nothing, and findings lead to their samples."""
+    with Published(browser, site.server) as watched:
+        page = watched.open("/statistics")
+        page.wait_for_selector(".panel .histogram")
+        assert page.locator(".viewbar .pill").inner_text() == "exact"
+        assert page.locator(".figure-value").first.inner_text() == "123"
+        assert page.locator(".usable, .panel a.link, .value-row:enabled, select").count() == 0
+        page = watched.open("/findings?shard=1")
+        page.wait_for_selector(".finding")
+        page.locator('.finding:has-text("deep.json") a:text-is("Sample")').first.click()
+        page.wait_for_selector('.detail .key:text-is("all")')
+        page = watched.open("/findings?shard=0")
+        page.wait_for_selector(".viewbar .pill")
 
 
 def test_every_kind_of_field(browser: Browser, site: Site) -> None:

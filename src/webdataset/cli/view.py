@@ -34,6 +34,10 @@ SCHEMAS: Final[console.JsonSchema] = {
                 "description": "shards that a page cannot read, each with the reason",
                 "additionalProperties": {"type": "string"},
             },
+            "findings": {
+                "type": ["integer", "null"],
+                "description": "with --check: of the checks of the shards that it shows",
+            },
         },
         "additionalProperties": False,
     }
@@ -60,6 +64,7 @@ SCHEMAS: Final[console.JsonSchema] = {
     "--publish", metavar="FOLDER", help="Write the page as static files, which need no server of ours, and end."
 )
 @click.option("--shards-url", metavar="URL", help="With --publish: where browsers find the shards.")
+@click.option("--check", is_flag=True, help="With --publish: read the shards whole, and show what wds check finds.")
 @click.option("--storage-profile", "--profile", metavar="NAME", help="The profile that urls are opened with.")
 @click.option("--split", metavar="NAME", help="The split of a dataset specification.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; see 'wds schema view'.")
@@ -72,6 +77,7 @@ def view_command(
     as_json: bool,
     publish: str | None,
     shards_url: str | None,
+    check: bool,
     **options: Any,
 ) -> int:
     """Show shards in a browser: samples, images, sounds, texts, statistics, findings, batches.
@@ -88,9 +94,9 @@ def view_command(
       wds view --publish site 'train-*.tar'
     """
     if publish is not None:
-        return _publish(shards, publish, shards_url, as_json=as_json, **options)
-    if shards_url is not None:
-        raise click.UsageError("--shards-url is for --publish")
+        return _publish(shards, publish, shards_url, check=check, as_json=as_json, **options)
+    if shards_url is not None or check:
+        raise click.UsageError(f"{'--check' if check else '--shards-url'} is for --publish")
     _require_server()
     from webdataset.viewer.security import Access  # noqa: PLC0415  the extra is there now
     from webdataset.viewer.server import open_socket, serve  # noqa: PLC0415
@@ -138,6 +144,7 @@ def _publish(
     folder: str,
     shards_url: str | None,
     *,
+    check: bool,
     as_json: bool,
     storage_profile: str | None,
     split: str | None,
@@ -152,9 +159,14 @@ def _publish(
 
     inputs = expand_inputs(typed, storage_profile=storage_profile, split=split)
     _check_files(set(typed).intersection(inputs.urls))
-    with console.Progress("index", len(inputs)) as progress:
+    with console.Progress("index", len(inputs) * (1 + check)) as progress:
         written = publish_page(
-            inputs.urls, folder, inputs.reading(), shards_url=shards_url, step=lambda _: progress.advance()
+            inputs.urls,
+            folder,
+            inputs.reading(),
+            shards_url=shards_url,
+            check=check,
+            step=lambda _: progress.advance(),
         )
     for shard, reason in written.left_out.items():
         console.say(f"left out: {console.show_url(shard)}: {reason}")
@@ -163,10 +175,15 @@ def _publish(
     else:
         console.write_line(written.page)
         console.say(
-            f"{written.shards} shards, {written.samples} samples; serve the folder and the shards over HTTP, by a "
-            "server that sends byte ranges"
+            f"{written.shards} shard{'s' * (written.shards != 1)}, {written.samples} "
+            f"sample{'s' * (written.samples != 1)}{_tell_findings(written.findings)}; serve the folder and the shards "
+            "over HTTP, by a server that sends byte ranges"
         )
     return exit_status.PARTIAL if written.left_out else exit_status.DONE
+
+
+def _tell_findings(count: int | None) -> str:
+    return "" if count is None else f", {count} finding{'s' * (count != 1)}"
 
 
 def _take_states(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

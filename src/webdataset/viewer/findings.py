@@ -10,7 +10,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from webdataset.inspection.check import ListCheck
 from webdataset.inspection.findings import Finding, ShardReport, count_codes, printable
 from webdataset.inspection.shard_check import CheckRules
 from webdataset.tar.header import BLOCK
+from webdataset.viewer.plain_values import JsonObject
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -53,9 +54,7 @@ def run_check(pipe: "Connection") -> None:
             pipe.send(("bytes", seen))
 
     try:
-        rules = CheckRules(True, MOST_LISTED, _MOST_KEYS)
-        check = ListCheck(rules, {}, storage_options=storage_options, watch=watch)
-        pipe.send(("report", next(check.check([url]))))
+        pipe.send(("report", _check_url(url, storage_options, watch)))
     except (OSError, WebDatasetError, MemoryError) as error:
         pipe.send(("failed", describe_error(error)))
 
@@ -182,23 +181,52 @@ class Findings:
                 process.kill()
 
 
-def _describe_check(check: _Check) -> dict[str, Any]:
-    report = check.report
-    progress = {"bytes": check.seen_bytes, "of": check.size_bytes} if check.state == "running" else None
-    found = () if report is None or check.state != "done" else report.findings
+def _describe_check(check: _Check) -> JsonObject:
+    done = check.report is not None and check.state == "done"
     return {
+        **describe_report(check.report, check.ordinals if done else None),
         "state": check.state,
-        "progress": progress,
+        "progress": {"bytes": check.seen_bytes, "of": check.size_bytes} if check.state == "running" else None,
         "message": None if check.message is None else redact(check.message),
-        "findings": [
-            _describe_finding(finding, ordinal) for finding, ordinal in zip(found, check.ordinals, strict=True)
-        ]
-        if found
-        else [],
+    }
+
+
+def describe_report(report: ShardReport | None, ordinals: Sequence[int | None] | None) -> JsonObject:
+    """Return what a check found, as the page takes it.
+
+    Args:
+        report: of the check; None where there is none.
+        ordinals: numbers of the samples that its findings are about; None leaves the findings out.
+    """
+    found = () if report is None or ordinals is None else zip(report.findings, ordinals, strict=True)
+    return {
+        "state": "done",
+        "progress": None,
+        "message": None,
+        "findings": [_describe_finding(finding, ordinal) for finding, ordinal in found],
         "counts": {} if report is None else report.counts,
         "samples": None if report is None else report.samples,
         "unread": [] if report is None else [list(gap) for gap in report.unread],
     }
+
+
+def check_shard(shard: "ShardView", storage_options: object, watch: Callable[[int], None] | None = None) -> ShardReport:
+    """Check a shard, decoding its fields in this process.
+
+    Args:
+        shard: that is read whole.
+        storage_options: that its url is opened with.
+        watch: called with the bytes of each read.
+
+    Raises:
+        SourceError: the shard cannot be read.
+    """
+    return _check_url(shard.url, storage_options, watch)
+
+
+def _check_url(url: str, storage_options: object, watch: Callable[[int], None] | None) -> ShardReport:
+    rules = CheckRules(True, MOST_LISTED, _MOST_KEYS)
+    return next(iter(ListCheck(rules, {}, storage_options=storage_options, watch=watch).check([url])))
 
 
 def _describe_finding(finding: Finding, ordinal: int | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Writes the page of the viewer as static files that read shards by byte ranges: no server of ours is needed.
 
-The folder holds ``index.html``, the scripts and styles, a list of shards (a wids index) and an index of each shard.
+The folder holds ``index.html``, the scripts and styles, a list of shards (a wids index), an index of each shard, the
+statistics of all, and what a check of each found.
 The name of everything but ``index.html`` is, or holds, a digest of its content: whatever a browser or a proxy has kept,
 files of two versions never meet. Files of earlier versions stay for pages that are open.
 
@@ -28,10 +29,19 @@ from webdataset.samples.sample_reader import Reading
 from webdataset.shards.wids_index import KIND, VERSION
 from webdataset.storage.open_url import local_path
 from webdataset.viewer.field_views import MEDIA_TYPES
+from webdataset.viewer.findings import check_shard, describe_report, find_ordinals
+from webdataset.viewer.search import Budget
+from webdataset.viewer.session import DatasetView
+from webdataset.viewer.shard_bytes import BlockCache
+from webdataset.viewer.statistics import collect_statistics
 
 _Entry = dict[str, str | int | None]
 _HERE: Final = Path(__file__).parent
 _DIGITS: Final = 16
+# of samples whose contents are counted
+_COUNTED_SAMPLES: Final = 1000
+_COUNTED_SECONDS: Final = 20.0
+_COUNTED_BYTES: Final = 1 << 30
 _SELF: Final = "'self'"
 _MARK: Final = '<meta name="generator" content="wds view --publish">'
 # a server of ours answers these by itself
@@ -46,12 +56,14 @@ class PublishedPage(NamedTuple):
         shards: how many it shows.
         samples: in them.
         left_out: shards that cannot be read by ranges, each with the reason.
+        findings: of the checks of all that it shows; None where they were not checked.
     """
 
     page: str
     shards: int
     samples: int
     left_out: dict[str, str]
+    findings: int | None = None
 
 
 def publish_page(
@@ -60,6 +72,7 @@ def publish_page(
     reading: Reading,
     *,
     shards_url: str | None = None,
+    check: bool = False,
     step: Callable[[str], None] = lambda _: None,
 ) -> PublishedPage:
     """Write the page.
@@ -70,7 +83,8 @@ def publish_page(
         reading: the rules of reading.
         shards_url: the address under which browsers find the shards, each by the last part of its name; None for
             local files, which stand where they are relative to the folder, and for urls that browsers open.
-        step: called with each shard before its headers are read.
+        check: read the shards whole, as ``wds check`` does, and show what is found.
+        step: called with each shard before its headers are read, and again before it is checked.
 
     Raises:
         UsageError: a shard that browsers cannot reach, two of one name, or none that can be shown.
@@ -98,11 +112,41 @@ def publish_page(
     if not entries:
         reasons = "; ".join(dict.fromkeys(left_out.values()))
         raise UsageError(f"none of these shards can be read by ranges, which a published page needs: {reasons}")
-    _write_page(page, folder, entries)
-    return PublishedPage(page, len(entries), samples, left_out)
+    shown = [shard for shard in shards if shard not in left_out]
+    indexes = [os.path.join(folder, str(entry["index"])) for entry in entries]  # noqa: PTH118
+    view = DatasetView("", shown, reading, BlockCache(), indexes)
+    try:
+        findings = _write_findings(view, folder, entries, step) if check else None
+        statistics = _write_statistics(view, folder)
+    finally:
+        view.close()
+    _write_page(page, folder, entries, statistics)
+    return PublishedPage(page, len(entries), samples, left_out, findings)
 
 
-def _write_page(page: str, folder: str, entries: list[_Entry]) -> None:
+def _write_statistics(view: DatasetView, folder: str) -> str:
+    """Write the statistics of the shards; return the file's name."""
+    budget = Budget(_COUNTED_SECONDS, _COUNTED_BYTES)
+    found = collect_statistics(view, samples=_COUNTED_SAMPLES, budget=budget)
+    # messages may hold paths of this machine
+    found["problems"] = ["Some samples could not be read: wds check says why."] if found["problems"] else []
+    return _write_content(folder, "statistics", json.dumps(found).encode(), ".json")
+
+
+def _write_findings(view: DatasetView, folder: str, entries: list[_Entry], step: Callable[[str], None]) -> int:
+    """Check each shard, write what is found, and name the files in the entries; return how much was found."""
+    total = 0
+    for number, entry in enumerate(entries):
+        shard = view.shard(number)
+        step(shard.url)
+        report = check_shard(shard, view.reading.storage_options)
+        total += sum(report.counts.values())
+        found = describe_report(report, find_ordinals(shard, report.findings))
+        entry["findings"] = _write_content(folder, "findings", json.dumps(found).encode(), ".json")
+    return total
+
+
+def _write_page(page: str, folder: str, entries: list[_Entry], statistics: str) -> None:
     """Write the list of shards, the scripts and styles, and last the page that names them."""
     first = unquote(str(entries[0]["url"]).rpartition("/")[2])
     document = {
@@ -112,6 +156,7 @@ def _write_page(page: str, folder: str, entries: list[_Entry]) -> None:
         "version": version("webdataset"),
         "kinds": list_kinds(),
         "types": MEDIA_TYPES,
+        "statistics": statistics,
         "shardlist": entries,
     }
     listed = _write_content(folder, "lists", json.dumps(document).encode(), ".json")

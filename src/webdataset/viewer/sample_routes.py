@@ -196,6 +196,8 @@ class _SampleRoutes:
                     "pipeline": session.pipeline is not None,
                     "tags": session.tags is not None,
                     "queries": True,
+                    "statistics": True,
+                    "findings": True,
                     "batches": session.dataset_arguments.load is not None,
                     "sequential": any(url == "-" for view in session.sides.values() for url in view.urls),
                 },

@@ -30,6 +30,7 @@ class DatasetView:
         urls: of the shards.
         reading: the rules of reading.
         cache: of the blocks of remote shards.
+        indexes: paths of their indexes; empty looks for one beside each.
 
     Attributes:
         name: for people.
@@ -37,8 +38,11 @@ class DatasetView:
         reading: as given.
     """
 
-    def __init__(self, name: str, urls: Sequence[str], reading: Reading, cache: BlockCache) -> None:
+    def __init__(
+        self, name: str, urls: Sequence[str], reading: Reading, cache: BlockCache, indexes: Sequence[str] = ()
+    ) -> None:
         self.name = redact(name)
+        self._indexes = tuple(indexes)
         self.urls = tuple(urls)
         self.reading = reading
         self._cache = cache
@@ -72,7 +76,9 @@ class DatasetView:
         with self._lock:
             view = self._open.get(number)
             if view is None:
-                view = self._open[number] = ShardView(number, self.urls[number], self.reading, self._cache)
+                index = self._indexes[number] if self._indexes else None
+                view = ShardView(number, self.urls[number], self.reading, self._cache, index)
+                self._open[number] = view
             self._open.move_to_end(number)
             self._drop_old()
             return view

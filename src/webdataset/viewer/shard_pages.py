@@ -30,7 +30,7 @@ from webdataset.core.redaction import redact
 from webdataset.index.build import RangeWalk
 from webdataset.index.convert import stale_error
 from webdataset.index.entries import FieldEntry, SampleEntry, ShardIndex
-from webdataset.index.lookup import find_index_beside
+from webdataset.index.lookup import find_index, find_index_beside
 from webdataset.index.sample_fetch import UnprovenHeader, check_header, fetch_sample
 from webdataset.samples.sample_reader import Reading
 from webdataset.tar.header import BLOCK
@@ -80,14 +80,15 @@ class Page(NamedTuple):
 
 
 class _IndexLoad:
-    """Looks for an index beside a shard and loads it, in a thread.
+    """Loads the index that is named, or looks for one beside the shard, in a thread.
 
     Attributes:
         index: what was found, or None.
         error: why an index cannot be used, or None.
     """
 
-    def __init__(self, url: str, source: ByteSource, reading: Reading) -> None:
+    def __init__(self, url: str, source: ByteSource, reading: Reading, named: str | None) -> None:
+        self._named = named
         self.index: ShardIndex | None = None
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._load, args=(url, source, reading), name="index", daemon=True)
@@ -95,7 +96,10 @@ class _IndexLoad:
 
     def _load(self, url: str, source: ByteSource, reading: Reading) -> None:
         try:
-            self.index = find_index_beside(url, source, reading)
+            beside = self._named is None
+            self.index = (
+                find_index_beside(url, source, reading) if beside else find_index(url, source, self._named, reading)
+            )
         except StaleIndex as error:
             self.error = error
         except Exception:  # noqa: BLE001  damage, or a store that refuses: the walk meets the same
@@ -119,6 +123,7 @@ class ShardView:
         url: of the shard; it never leaves the server as it is.
         reading: the rules of reading.
         cache: of the blocks of remote shards.
+        index: path of its index; None looks for one beside it.
 
     Attributes:
         number: as given.
@@ -126,8 +131,9 @@ class ShardView:
         url: as given.
     """
 
-    def __init__(self, number: int, url: str, reading: Reading, cache: BlockCache) -> None:
+    def __init__(self, number: int, url: str, reading: Reading, cache: BlockCache, index: str | None = None) -> None:
         self.number = number
+        self._index_file = index
         self.url = url
         self.name = redact(url)
         self._reading = Reading(**{**_fields_of(reading), "handler": self._note})
@@ -184,7 +190,7 @@ class ShardView:
             if self._source is None:
                 source = open_source(self.url, self._reading, self._cache)
                 if not source.sequential:
-                    self._loading = _IndexLoad(self.url, source, self._reading)
+                    self._loading = _IndexLoad(self.url, source, self._reading, self._index_file)
                 self._walk = RangeWalk(self.url, source, self._reading, follow_links=not source.sequential)
                 self._walk.builder.quiet = True
                 self._source = source

@@ -51,6 +51,37 @@ def test_the_list_is_a_wids_index_and_each_shard_has_an_index_of_ours(tmp_path: 
             assert opened[0]["txt"] == b"text"
 
 
+def test_statistics_and_findings_are_those_of_the_viewer(tmp_path: Path) -> None:
+    """Indexes count all samples; what a check finds leads to its sample; no path of this machine is told."""
+    shards = [write_shard(tmp_path / f"x-{number}.tar", number + 2) for number in range(2)]
+    with tarfile.open(shards[1], "a") as archive:
+        entry = tarfile.TarInfo("100.json")
+        entry.size = 1
+        archive.addfile(entry, io.BytesIO(b"{"))
+    site = tmp_path / "site"
+    written = publish_page(shards, str(site), Reading(), check=True)
+    listed = read_list(site)
+    statistics = json.loads((site / listed["statistics"]).read_text())
+    assert (statistics["exact"], statistics["total"], statistics["samples"]) == (True, 6, 6)
+    assert {field["name"]: field["count"] for field in statistics["fields"]} == {"json": 1, "txt": 5}
+    assert [row["samples"] for row in statistics["shards"]] == [2, 4]
+    found = [json.loads((site / entry["findings"]).read_text()) for entry in listed["shardlist"]]
+    assert found[0]["findings"] == []
+    codes = {finding["code"]: finding["ordinal"] for finding in found[1]["findings"]}
+    assert codes["bad-json"] == 3
+    assert written.findings == len(found[1]["findings"]) > 0
+    assert all(str(tmp_path) not in path.read_text("latin-1") for path in site.rglob("*") if path.is_file())
+
+
+def test_shards_are_not_checked_unless_that_is_asked_for(tmp_path: Path) -> None:
+    """A check reads them whole."""
+    written = publish_page([write_shard(tmp_path / "x.tar")], str(tmp_path / "site"), Reading())
+    listed = read_list(tmp_path / "site")
+    assert written.findings is None
+    assert "findings" not in listed["shardlist"][0]
+    assert not (tmp_path / "site" / "findings").exists()
+
+
 def test_files_of_two_versions_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but the page has a name that changes with its content, and what an open page uses stays."""
     shard = write_shard(tmp_path / "x.tar")

@@ -187,10 +187,10 @@ def test_no_time(tmp_path):
 def test_counts_every_field_and_place_that_it_does_not_show(tmp_path):
     """Of hundreds of fields 200 are listed, of places in JSON those of several samples; the others are counted."""
     fields = {f"f{number:03d}.txt": b"x" * 100 for number in range(230)}
-    samples = [
-        (f"s{number}", {**fields, "json": json.dumps({"tag": "a", **{f"own{number}-{each}": each for each in range(70)}})
-                        .encode()}) for number in range(2)
-    ]  # fmt: skip
+    samples = []
+    for number in range(2):
+        value = {"tag": "a", **{f"own{number}-{each}": each for each in range(70)}}
+        samples.append((f"s{number}", {**fields, "json": json.dumps(value).encode()}))
     found = collect_statistics(make_view("a", [write_shard(tmp_path / "a.tar", samples)]))
     assert len(found["fields"]) == 200
     assert found["other_fields"] == 31

@@ -37,15 +37,17 @@ function list() {
   return listed;
 }
 
-async function readList() {
-  const name = document.querySelector('meta[name="wds-shards"]')?.getAttribute('content') ?? '';
+const readList = () => readOwn(document.querySelector('meta[name="wds-shards"]')?.getAttribute('content') ?? '');
+
+/** Read a file of the page itself. @param {string} name */
+async function readOwn(name) {
   let answer;
   try {
     answer = await fetch(new URL(name, document.baseURI), { credentials: 'same-origin' });
   } catch {
     throw new ApiError('The server of this page does not answer.', 0);
   }
-  if (!answer.ok) throw new ApiError(`The list of shards, ${name}, is not beside this page (${answer.status}). Publish the viewer again.`, answer.status);
+  if (!answer.ok) throw new ApiError(`A file of this page, ${name}, is not beside it (${answer.status}). Publish the viewer again.`, answer.status);
   return answer.json();
 }
 
@@ -85,9 +87,17 @@ async function cardOf(number, shard, entry, full) {
 /* answers ------------------------------------------------------------------------------------------------------ */
 
 async function dataset() {
-  const { name, version, shardlist } = await list();
+  const { name, version, shardlist, statistics: counted } = await list();
   const samples = shardlist.reduce((sum, shard) => sum + shard.nsamples, 0);
-  return { title: name, version, features: { compare: false, pipeline: false, tags: false, batches: false, queries: false }, sides: [{ side: 'a', name, shards: shardlist.length, samples, exact: true }], page: { side: 'a', shard: 0, ordinal: 0 } };
+  return { title: name, version, features: { compare: false, pipeline: false, tags: false, batches: false, queries: false, statistics: Boolean(counted), findings: shardlist.every((shard) => shard.findings) }, sides: [{ side: 'a', name, shards: shardlist.length, samples, exact: true }], page: { side: 'a', shard: 0, ordinal: 0 } };
+}
+
+const statistics = async () => readOwn((await list()).statistics);
+
+async function findings({ shard: number }) {
+  const shard = (await list()).shardlist[number];
+  if (!shard?.findings) throw new ApiError('This shard was not checked when the page was published.', 404);
+  return readOwn(shard.findings);
 }
 
 /** A url as people read it: its escapes undone where they can be. */
@@ -242,7 +252,7 @@ function previewOf(values, { shape, fortran }) {
   return Array.from({ length: Math.min(8, values.length / columns) }, (_, row) => Array.from(values.subarray(row * columns, row * columns + Math.min(8, columns))));
 }
 
-const ROUTES = { __proto__: null, dataset, shards, samples, sample, bytes, search, waveform, array };
+const ROUTES = { __proto__: null, dataset, shards, samples, sample, bytes, search, waveform, array, statistics, findings };
 
 /**
  * Answer a route.

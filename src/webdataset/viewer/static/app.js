@@ -105,7 +105,7 @@ class App {
   update() {
     const now = route();
     const { features } = this.dataset;
-    const views = [['samples', 'Samples', 'grid'], features.queries && ['statistics', 'Statistics', 'chart'], features.queries && ['findings', 'Findings', 'check'], features.compare && ['compare', 'Compare', 'compare'], features.batches && ['batch', 'Batch', 'batch']].filter(Boolean);
+    const views = [['samples', 'Samples', 'grid'], features.statistics && ['statistics', 'Statistics', 'chart'], features.findings && ['findings', 'Findings', 'check'], features.compare && ['compare', 'Compare', 'compare'], features.batches && ['batch', 'Batch', 'batch']].filter(Boolean);
     // one view is no choice
     this.nav.hidden = views.length < 2;
     replace(this.nav, views.map(([name, label, picture]) => h('a', { class: 'view-link', href: hrefOf({ view: name, open: null, at: 0, more: {} }), 'aria-current': now.view === name ? 'page' : null, title: label }, icon(picture), h('span', {}, label))));

@@ -204,7 +204,7 @@ function face(sample, size) {
     const field = sample.fields.find((one) => one.kind === kind);
     if (field) return { element: kind === 'audio' ? wave(sample, field) : thumbnail(sample, field, size), used: [field] };
   }
-  const text = sample.fields.find((field) => ['text', 'document', 'html', 'svg', 'json'].includes(field.kind) && summary(field));
+  const text = ['document', 'text', 'html', 'svg', 'json'].map((kind) => sample.fields.find((field) => field.kind === kind && summary(field))).find(Boolean);
   if (text) return { element: h('span', { class: `excerpt excerpt-${text.kind}${text.kind === 'text' && CODE.test(text.name) ? ' excerpt-code' : ''}` }, h('bdi', {}, summary(text))), used: [text] };
   const figure = sample.fields.find((field) => ['class', 'number'].includes(field.kind) && field.text);
   if (figure) return { element: h('span', { class: 'excerpt excerpt-figure' }, h('bdi', {}, shorten(summary(figure), 60)), h('span', { class: 'chip-name' }, shorten(figure.name, 40))), used: [figure] };

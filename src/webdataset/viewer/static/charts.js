@@ -98,7 +98,7 @@ export function valueBars(values, onFilter, shown = 12) {
   const row = (one) => {
     const bar = h('span', { class: 'value-bar' });
     bar.style.width = `${Math.max(0.5, (100 * one.count) / most)}%`;
-    return h('li', {}, h('button', { type: 'button', class: 'value-row', disabled: !one.where, title: one.where ?? '', on: { click: () => onFilter(one.where) } },
+    return h('li', {}, h('button', { type: 'button', class: 'value-row', disabled: !one.where || !onFilter, title: one.where ?? '', on: { click: () => onFilter(one.where) } },
       h('bdi', { class: 'value-name' }, shorten(String(one.value), 48)), h('span', { class: 'value-track' }, bar), h('span', { class: 'figure' }, formatNumber(one.count))));
   };
   const list = h('ol', { class: 'values-list' }, values.slice(0, shown).map(row));

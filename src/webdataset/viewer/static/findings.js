@@ -62,7 +62,7 @@ export class FindingsView {
     const total = this.context.sideOf(side).shards;
     const summary = running ? 'checking…' : data.state === 'failed' ? 'the check failed' : data.findings.length ? countBySeverity(data.findings) : 'nothing found';
     replace(this.bar, h('div', { class: 'viewbar-title' }, h('h1', {}, 'Findings'), h('span', { class: 'quiet', title: name }, h('bdi', {}, shorten(name, 60))), h('span', { class: `pill ${running ? '' : data.state === 'failed' || data.findings.some((one) => one.severity === 'error') ? 'pill-bad' : data.findings.length ? '' : 'pill-good'}` }, summary)),
-      total > 1 && h('button', { type: 'button', class: 'button small', on: { click: () => { this.all = !this.all; if (this.all) go({ shard: 0 }); this.draw(); } } }, this.all ? 'Stop' : `Check all ${formatNumber(total)} shards`));
+      total > 1 && this.context.dataset.features.queries && h('button', { type: 'button', class: 'button small', on: { click: () => { this.all = !this.all; if (this.all) go({ shard: 0 }); this.draw(); } } }, this.all ? 'Stop' : `Check all ${formatNumber(total)} shards`));
     const groups = new Map();
     const bySeverity = [...data.findings].sort((one, other) => SEVERITIES.indexOf(one.severity) - SEVERITIES.indexOf(other.severity));
     for (const finding of bySeverity) groups.set(finding.code, [...(groups.get(finding.code) ?? []), finding]);

@@ -43,20 +43,23 @@ export class StatisticsView {
   }
 
   draw(answer, samples) {
-    const data = { fields: [], images: [], durations: [], labels: [], shards: [], problems: [], ...answer };
-    const onFilter = (expression) => go(addWhere(expression));
+    const data = { contents: { seen: 0, basis: '' }, fields: [], images: [], durations: [], labels: [], shards: [], problems: [], ...answer };
+    const { queries } = this.context.dataset.features;
+    const onFilter = queries ? (expression) => go(addWhere(expression)) : null;
     const format = { size: bytesFormat };
     replace(this.bar,
-      h('div', { class: 'viewbar-title' }, h('h1', {}, 'Statistics'), h('span', { class: `pill ${data.exact ? 'pill-good' : ''}`, title: data.basis }, data.exact ? 'exact' : 'sampled'), h('span', { class: 'quiet' }, data.basis)),
-      !data.exact && h('label', { class: 'row tight quiet' }, 'of the first', h('select', { class: 'input', 'aria-label': 'Samples to read', on: { change: (event) => go({ more: { ...route().more, samples: event.target.value } }) } }, AMOUNTS.map((amount) => h('option', { value: String(amount), selected: amount === samples }, formatNumber(amount)))), 'samples'));
+      h('div', { class: 'viewbar-title' }, h('h1', {}, 'Statistics'), h('span', { class: `pill ${data.exact ? 'pill-good' : ''}`, title: data.basis }, data.exact ? 'exact' : 'sampled'), h('span', { class: 'quiet' }, partial && data.exact ? `${data.basis}; values of ${data.contents.basis}` : data.basis)),
+      queries && (partial || !data.exact) && h('label', { class: 'row tight quiet' }, total === null ? 'of the first' : 'values of', h('select', { class: 'input', 'aria-label': 'Samples to read', on: { change: (event) => go({ more: { ...route().more, samples: event.target.value } }) } }, AMOUNTS.map((amount) => h('option', { value: String(amount), selected: amount === samples }, formatNumber(amount)))), 'samples'));
     const total = data.total ?? null;
+    // sizes of pictures, durations and values are those of samples that were read
+    const partial = total !== null && data.contents.seen < total;
     const fields = [...data.fields].sort((one, other) => other.count - one.count);
     replace(this.body,
       h('div', { class: 'panels' },
         h('section', { class: 'panel panel-wide figures' },
-          figure('samples', total !== null ? formatNumber(total) : `${formatNumber(data.samples)}${data.exact ? '' : ' read'}`),
-          figure('shards', formatNumber(this.context.sideOf(route().side).shards)),
-          figure('fields', formatNumber(data.fields.length + (data.other_fields ?? 0))),
+          figure(total === 1 ? 'sample' : 'samples', total !== null ? formatNumber(total) : `${formatNumber(data.samples)}${data.exact ? '' : ' read'}`),
+          figure(this.context.sideOf(route().side).shards === 1 ? 'shard' : 'shards', formatNumber(this.context.sideOf(route().side).shards)),
+          figure(data.fields.length === 1 ? 'field' : 'fields', formatNumber(data.fields.length + (data.other_fields ?? 0))),
           figure('mean size', data.samples ? formatBytes(Math.round(meanSize(data))) : '–')),
         data.images.map((image) => [
           image.points?.length > 1 && panel(image.field, 'width against height', scatter(image.points, image.field, onFilter)),
