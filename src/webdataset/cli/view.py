@@ -100,7 +100,6 @@ def view_command(
     _require_server()
     from webdataset.viewer.security import Access  # noqa: PLC0415  the extra is there now
     from webdataset.viewer.server import open_socket, serve  # noqa: PLC0415
-
     shards, named = _take_states(shards)
     options["states"] = (*named, *options["states"])
     session = _make_session(shards, **options)
