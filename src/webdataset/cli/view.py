@@ -95,11 +95,11 @@ def view_command(
     """
     if publish is not None:
         return _publish(shards, publish, shards_url, check=check, as_json=as_json, **options)
-    if shards_url is not None or check:
-        raise click.UsageError(f"{'--check' if check else '--shards-url'} is for --publish")
+    _refuse_publish_options(shards_url, check=check)
     _require_server()
     from webdataset.viewer.security import Access  # noqa: PLC0415  the extra is there now
     from webdataset.viewer.server import open_socket, serve  # noqa: PLC0415
+
     shards, named = _take_states(shards)
     options["states"] = (*named, *options["states"])
     session = _make_session(shards, **options)
@@ -128,6 +128,12 @@ def view_command(
         session.close()
     _end_with_threads()
     return 0
+
+
+def _refuse_publish_options(shards_url: str | None, *, check: bool) -> None:
+    """Raise where an option of --publish stands without it."""
+    if shards_url is not None or check:
+        raise click.UsageError(f"{'--check' if check else '--shards-url'} is for --publish")
 
 
 def _require_server() -> None:
