@@ -129,3 +129,20 @@ def test_names_with_dots_are_several_fields(tmp_path):
     with pytest.raises(wds.WebDatasetError) as raised:
         list(wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).to_tuple("jpg"))
     assert "017.jpg and 22 more; did you mean '000.jpg'? A field is all that follows the first dot" in str(raised.value)
+
+
+@pytest.mark.parametrize(("field", "value", "warns"), [
+    ("cls", "cat", True), ("a.index", "x7", True), ("cls", "12", False), ("cls", " -3\n", False), ("cls", 7, False),
+    ("cls", b"cat", False), ("txt", "cat", False), ("class", "cat", False),
+])  # fmt: skip
+def test_a_text_in_a_field_of_numbers(field, value, warns, tmp_path):
+    """It is written, as ever, and would fail where it is decoded; bytes are the user's own."""
+    path = str(tmp_path / "a.tar")
+    with wds.TarWriter(path) as sink:
+        _, told = warnings_of(lambda: [sink.write({"__key__": key, field: value}) for key in "ab"])
+    assert len(told) == (2 if warns else 0)
+    assert len(set(told)) == (1 if warns else 0)
+    if warns:
+        assert f"the field {field!r} is decoded as a whole number" in told[0]
+        with pytest.raises(wds.WebDatasetError):
+            list(wds.WebDataset(path, shardshuffle=False).decode())

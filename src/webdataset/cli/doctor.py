@@ -1,5 +1,6 @@
 """``wds doctor``: what this machine and this installation offer, and what is wrong with them."""
 
+import difflib
 import importlib.metadata
 import os
 import platform
@@ -222,6 +223,12 @@ def _find_hints(found: dict[str, Any]) -> Iterator[str]:
     free = found["cache_free_bytes"]
     if free is not None and free < _LEAST_FREE_BYTES:
         yield f"the cache {found['cache']} has {console.format_size(free)} of free space"
+    known = [each.name for each in vars(settings).values() if isinstance(each, settings.EnvironmentVariable)]
+    for name in found["settings"]:
+        # WDS_S3_NAME_REGION and the like are fields of profiles
+        near = difflib.get_close_matches(name, known, 1, 0.85)
+        if name not in known and near and not name.startswith("WDS_S3_"):
+            yield f"{name} is set, and is no setting of this library; did you mean {near[0]}?"
 
 
 def _write_text(found: dict[str, Any]) -> None:

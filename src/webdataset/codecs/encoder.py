@@ -206,6 +206,21 @@ def _split_extensions(name: str) -> tuple[str, tuple[str, ...]]:
         stem = head
 
 
+def _check_text(value: str, name: str, extension: str) -> None:
+    """Refuse a text for an array; warn where it is none that ``decode`` reads as a whole number."""
+    if extension in _ARRAYS:
+        # what is no text can be read as none
+        raise EncodingError(f"text is no content of {extension!r}: pass an array, or its bytes", field=name)
+    try:
+        int(value)
+    except ValueError:
+        # without the text: Python shows each message once
+        warn_user(
+            f"the field {name!r} is decoded as a whole number, and a text that is none was written to it: write class "
+            "names to a field .txt, or decode it by a function of your own"
+        )
+
+
 def _encode_field(
     value: object, name: str, extension: str, layers: tuple[str, ...], handlers: Mapping[str, Any]
 ) -> bytes:
@@ -216,9 +231,8 @@ def _encode_field(
     if handler is None:
         handler = default_handlers.get(extension) or find_plugin("webdataset.encoders", extension)
     if isinstance(value, _WRITTEN) and not (isinstance(value, str) and getattr(handler, "takes_text", False)):
-        if isinstance(value, str) and extension in _ARRAYS and handler is default_handlers.get(extension):
-            # what is no text can be read as none
-            raise EncodingError(f"text is no content of {extension!r}: pass an array, or its bytes", field=name)
+        if isinstance(value, str) and extension in _TEXTLESS and handler is default_handlers.get(extension):
+            _check_text(value, name, extension)
         try:
             return _encode_bytes(value, layers)
         except UnicodeEncodeError as error:
@@ -237,7 +251,10 @@ def _encode_field(
     return _compress_layers(written, layers) if layers else written
 
 
+# decoded as whole numbers
+_NUMBERS = frozenset(["cls", "cls2", "index", "inx", "id"])
 _ARRAYS = frozenset(["npy", "npz", "ten", "tb", "tenbin", "safetensors"])
+_TEXTLESS = _NUMBERS | _ARRAYS
 # by type of a value, an extension that holds it; json for others
 _EXTENSIONS = {"int": "cls", "ndarray": "npy", "Tensor": "npy", "Image": "jpg"}
 

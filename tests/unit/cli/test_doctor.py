@@ -71,6 +71,13 @@ def test_wrong_settings_are_problems():
     assert "WDS_CACHE_SIZE" in value["problems"][0]
 
 
+def test_misspelt_settings_are_hints():
+    """They do nothing, and nothing else says so; variables of profiles and of specifications are the user's own."""
+    value = doctor(WDS_SECUR="1", WDS_S3_CACHE_REGION="x", WDS_DATA_FOLDER="y", WDS_SECURE="0")
+    told = [hint for hint in value["hints"] if "WDS_" in hint]
+    assert told == ["WDS_SECUR is set, and is no setting of this library; did you mean WDS_SECURE?"]
+
+
 def test_missing_extras_come_with_a_way_to_install_them(monkeypatch):
     """The line for pip names the extra."""
     lines = ["numpy>=1", "nothing-of-this-name>=2; extra == 'odd'", "webdataset[odd]; extra == 'all'", "gone>=1"]
