@@ -231,12 +231,13 @@ def _encode_field(
     if handler is None:
         handler = default_handlers.get(extension) or find_plugin("webdataset.encoders", extension)
     if isinstance(value, _WRITTEN) and not (isinstance(value, str) and getattr(handler, "takes_text", False)):
-        if isinstance(value, str) and extension in _TEXTLESS and handler is default_handlers.get(extension):
-            _check_text(value, name, extension)
         try:
-            return _encode_bytes(value, layers)
+            content = _encode_bytes(value, layers)
         except UnicodeEncodeError as error:
             raise EncodingError(f"a text that UTF-8 cannot hold: {describe_error(error)}", field=name) from error
+        if isinstance(value, str) and extension in _TEXTLESS and handler is default_handlers.get(extension):
+            _check_text(value, name, extension)
+        return content
     try:
         written = handler(value)  # type: ignore[misc]  # None is told below, where it costs nothing
     except (EncodingError, MissingExtra) as error:

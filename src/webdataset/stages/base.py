@@ -490,9 +490,10 @@ def with_blame(exn: Exception, stage: str, sample: object, function: object = No
     where = stage if function is None else f"{stage}: {describe_function(function)}"
     known = sample if isinstance(sample, dict) else {}
     key, url, path = known.get("__key__"), known.get("__url__"), known.get("__local_path__")
+    found = with_location(exn, stage=where, key=key, url=None if url is None else str(url), path=path)
     if type(exn) is KeyError and known and exn.args and exn.args[0] not in known:
         exn.add_note(f"the sample has {', '.join(map(str, known))}")
-    return with_location(exn, stage=where, key=key, url=None if url is None else str(url), path=path)
+    return found
 
 
 def collate_batch(collate: Callable[[list[Item]], Result], samples: list[Item], stage: str) -> Result:

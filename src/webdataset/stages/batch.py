@@ -152,14 +152,23 @@ class Batched(Stage[StageState]):
     """
 
     state_name = "Batched"
+    # without partial batches: what is left out is judged at the end of a pass
+    drops = True
 
     def __init__(self, batchsize: int, collation_fn: Collation | None, partial: bool) -> None:  # noqa: FBT001
         self.batchsize = batchsize
         self.collation_fn = collation_fn
         self.partial = partial
-        # what is left out is judged at the end of a pass
-        self.drops = not partial
-        self.name, self.function = "listed" if collation_fn is None else "batched", collation_fn
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return "listed" if self.collation_fn is None else "batched"
+
+    @property
+    def function(self) -> Collation | None:
+        """The user's function."""
+        return self.collation_fn
 
     def begin(self, run: Run) -> StageState:  # noqa: ARG002
         """Return the place for the last batch's address."""
