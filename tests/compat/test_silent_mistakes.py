@@ -146,3 +146,22 @@ def test_a_text_in_a_field_of_numbers(field, value, warns, tmp_path):
         assert f"the field {field!r} is decoded as a whole number" in told[0]
         with pytest.raises(wds.WebDatasetError):
             list(wds.WebDataset(path, shardshuffle=False).decode())
+
+
+def test_a_generator_in_the_place_of_its_function():
+    """The second pass is empty, also where the first was broken off; a function begins again."""
+
+    def count():
+        yield from range(6)
+
+    ended = wds.DataPipeline(count())
+    assert warnings_of(ended) == ([0, 1, 2, 3, 4, 5], [])
+    found, told = warnings_of(ended)
+    assert found == []
+    assert len(told) == 1
+    assert "count), so this pass gives nothing: pass the function that makes it" in told[0]
+    part = wds.DataPipeline(count()).with_epoch(3)
+    assert warnings_of(part) == ([0, 1, 2], [])
+    assert "this pass gives nothing" in warnings_of(part)[1][0]
+    made = wds.DataPipeline(count)
+    assert [warnings_of(made), warnings_of(made)] == [([0, 1, 2, 3, 4, 5], [])] * 2

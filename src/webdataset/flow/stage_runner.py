@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
+from types import GeneratorType
 from typing import Any, cast
 
 from webdataset.core.distributed import thread_context
 from webdataset.core.error_handlers import count_skipped, skip_items
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.json_types import SplitJson
+from webdataset.core.tracebacks import warn_user
 from webdataset.samples.shard_identity import compare_traces, is_lenient, warn_changed_shard
 from webdataset.shards.shard_walk import OpenList, ShardWalk, WalkName
 from webdataset.stages import randomness
@@ -419,6 +421,15 @@ def _open_copy(last: StageRunner) -> OpenList:
     return copied.items, close
 
 
+def _warn_of_ended(source: object) -> None:
+    """Warn where a source is a generator that has given everything: a further pass gives nothing."""
+    if isinstance(source, GeneratorType) and source.gi_frame is None:
+        warn_user(
+            f"the source of this pipeline is a generator that has ended ({source.__qualname__}), so this pass gives "
+            "nothing: pass the function that makes it (make, not make()), or a list"
+        )
+
+
 class _OpaqueStage(Stage):
     """A foreign stage as a stage: called with its upstream, or without arguments as a source."""
 
@@ -460,6 +471,7 @@ class _OpaqueStage(Stage):
             if drawn is not None:
                 return drawn(self.source_run)  # type: ignore[no-any-return]
             if isinstance(foreign, Iterable) and not isinstance(foreign, (str, bytes)):
+                _warn_of_ended(foreign)
                 return foreign
         arguments = () if self.source_run is not None else (upstream,)
         called = getattr(foreign, "run", None) if not isinstance(foreign, type) else None
