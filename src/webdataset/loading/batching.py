@@ -130,14 +130,14 @@ class BatchMaker:
             while waiting.count and waiting.count >= count:
                 mark = received.advance(count)
                 yield self._make(waiting.take(count), mark), mark
-        self.left_out = waiting.count if self.drop_last else 0
         if waiting.count and not self.drop_last:
             mark = received.advance(waiting.count)
             yield self._make(waiting.take(waiting.count), mark), mark
+        self.left_out = waiting.count
         mark = received.rest()
-        if waiting.count:
-            # left out: told like what a stage drops
-            mark.counted.append(RowCounts(0, {}, {"drop_last": waiting.count}))
+        if self.left_out:
+            # told like what a stage drops
+            mark.counted.append(RowCounts(0, {}, {"drop_last": self.left_out}))
         yield END, mark
 
     def _make(self, pieces: "list[Columns | list[object]]", mark: BatchMark) -> object:

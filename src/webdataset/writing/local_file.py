@@ -54,7 +54,7 @@ class LocalFileOutput:
             raise AlreadyExists("a file is there already: pass overwrite=True or choose another name", url=path)
         if self._found is None and os.path.islink(self.path):  # noqa: PTH114  bytes of names stay
             # nothing could ever be given this name
-            raise make_source_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), path, "create")
+            raise translate_os_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), path, "create")
         self.partial = name_partial(self.path)
         try:
             self.stream = io.FileIO(self.partial, "xb")
