@@ -64,7 +64,11 @@ def fetch_sample(
     except UnprovenHeader:
         payloads = _scan_sample(index, ordinal, entry, ranges, reading)
     for field in chosen:
-        sample[field.name] = memoryview(payloads[field.offset]) if reading.memory_map else payloads[field.offset]
+        sample[field.name] = payloads[field.offset]
+    if reading.memory_map:
+        from webdataset.samples.mapped_shard import view_fields  # noqa: PLC0415  few programs map files
+
+        view_fields([sample])
     return sample
 
 
@@ -73,7 +77,7 @@ def _view_payloads(fields: Sequence[FieldEntry], ranges: RandomAccess) -> Mappin
 
     Headers are read and compared as for bytes.
     """
-    view = _map_ranges(ranges) if isinstance(ranges, LocalRanges) else None
+    view = _map_ranges(ranges)
     if view is None:
         return {offset: memoryview(payload) for offset, payload in _read_payloads(fields, ranges).items()}
     walked = getattr(ranges, "walked", False)
@@ -86,10 +90,12 @@ def _view_payloads(fields: Sequence[FieldEntry], ranges: RandomAccess) -> Mappin
     return {field.offset: view[field.offset : field.offset + field.size] for field in fields}
 
 
-def _map_ranges(ranges: LocalRanges) -> memoryview | None:
+def _map_ranges(ranges: RandomAccess) -> memoryview | None:
     """Return a view of a whole open shard, which is mapped once; None where it cannot be mapped."""
     from webdataset.samples.mapped_shard import map_file  # noqa: PLC0415  few programs map files
 
+    if not isinstance(ranges, LocalRanges):
+        return None
     if ranges.mapped is None:
         ranges.mapped = map_file(ranges.descriptor, ranges.url)
     view = ranges.mapped

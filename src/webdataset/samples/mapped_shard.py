@@ -117,7 +117,6 @@ def map_file(descriptor: int, path: str) -> memoryview | None:
     except (OSError, ValueError):  # too many descriptors or maps, or the file was cut
         return None
     _files[mapped] = MappedFile(path, status.st_dev, status.st_ino, file_identity(status))
-    copyreg.pickle(memoryview, pickle_view)
     return memoryview(mapped)
 
 
@@ -143,6 +142,10 @@ def shape_view(content: bytes, form: str, shape: tuple[int, ...]) -> memoryview:
     """Return a view of bytes as of numbers of a format, in a shape."""
     shaped: memoryview = memoryview(content).cast(form, shape)  # type: ignore[call-overload]  # as a view had them
     return shaped
+
+
+# of copied bytes, too: a program has one type, whether or not any file can be mapped
+copyreg.pickle(memoryview, pickle_view)
 
 
 class MappedShardReader(ShardReader):

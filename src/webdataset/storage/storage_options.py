@@ -13,7 +13,6 @@ from typing import Any
 from webdataset.core.errors import ConfigError
 from webdataset.core.redaction import redact
 from webdataset.storage import profile_files
-from webdataset.storage.option_types import check_option_type, check_token
 from webdataset.storage.s3_profile import FIELDS, Profile, Secret, make_profile, suggest_name
 
 S3_ALIASES = {"key": "access_key_id", "secret": "secret_access_key", "token": "session_token", "anon": "anonymous"}
@@ -44,6 +43,9 @@ SECRET_OPTIONS = frozenset(
 
 GS_TOKENS = frozenset(("anon", "cloud", "google_default"))
 """Words that gcsfs takes as ``token``; as it does, ``gs:`` urls also take the path of a file of credentials."""
+
+# of which a text is no value, or not every one
+_NOT_TEXTS = frozenset(("anonymous", "anon", "headers", "fsspec", "port"))
 
 _SECRET_WORD = re.compile(
     r"secret|token|passw|passphrase|pwd|(?:^|_)pass$|credential|auth|sas|key$|signature|cookie|bearer|jwt|connection_string",
@@ -115,7 +117,10 @@ def check_options(given: object) -> StorageOptions | None:
             raise ConfigError(f"storage_options has no {unknown!r}: write endpoint_url= and region= without it")
         raise ConfigError(f"storage_options has no {unknown!r}{suggest_name(unknown, known)}")
     for name, value in given.items():
-        check_option_type(str(name), value)
+        if type(value) is not str or name in _NOT_TEXTS:
+            from webdataset.storage.option_types import check_option_type  # noqa: PLC0415  most options are texts
+
+            check_option_type(str(name), value)
     return StorageOptions(tuple((str(name), _hide_option(str(name), value)) for name, value in given.items()))
 
 
@@ -141,7 +146,10 @@ def options_for(store: str, given: object, url: str | None = None) -> dict[str, 
         found["token"] = Secret(found["token"])
     for name in ("token", "credentials"):
         value = found.get(name)
-        check_token(store, value.value if isinstance(value, OpaqueOption) else value)
+        if value is not None and not isinstance(value, Secret):
+            from webdataset.storage.option_types import check_token  # noqa: PLC0415  most tokens are texts
+
+            check_token(store, value.value if isinstance(value, OpaqueOption) else value)
     return {name: value.value if isinstance(value, OpaqueOption) else value for name, value in found.items()}
 
 

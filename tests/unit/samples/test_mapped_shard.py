@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import gzip
 import io
 import json
 import mmap
@@ -390,3 +391,17 @@ def test_maps_are_bounded(tmp_path, monkeypatch, native):
     del kept[:2]
     gc.collect()
     assert owners(read(urls[3])) == {mmap.mmap}
+
+
+def test_views_of_bytes_are_pickled_where_nothing_was_mapped(tmp_path):
+    """A process that maps no file at all pickles and copies views as others do."""
+    path = write(tmp_path / "a.tar", count=2)
+    packed = f"{path}.gz"
+    Path(packed).write_bytes(gzip.compress(Path(path).read_bytes(), 1))
+    program = f"""
+import copy, pickle, webdataset as wds
+sample = next(iter(wds.WebDataset({packed!r}, shardshuffle=False, memory_map=True)))
+print(pickle.loads(pickle.dumps(sample)) == sample, copy.deepcopy(sample) == sample)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True True\n", "")
