@@ -45,7 +45,8 @@ GS_TOKENS = frozenset(("anon", "cloud", "google_default"))
 """Words that gcsfs takes as ``token``; as it does, ``gs:`` urls also take the path of a file of credentials."""
 
 # of which a text is no value, or not every one
-_NOT_TEXTS = frozenset(("anonymous", "anon", "headers", "fsspec", "port"))
+_NOT_TEXTS = frozenset(("headers", "fsspec", "port"))
+_SWITCHES = frozenset(("anonymous", "anon"))
 
 _SECRET_WORD = re.compile(
     r"secret|token|passw|passphrase|pwd|(?:^|_)pass$|credential|auth|sas|key$|signature|cookie|bearer|jwt|connection_string",
@@ -117,7 +118,7 @@ def check_options(given: object) -> StorageOptions | None:
             raise ConfigError(f"storage_options has no {unknown!r}: write endpoint_url= and region= without it")
         raise ConfigError(f"storage_options has no {unknown!r}{suggest_name(unknown, known)}")
     for name, value in given.items():
-        if type(value) is not str or name in _NOT_TEXTS:
+        if type(value) is not bool if name in _SWITCHES else type(value) is not str or name in _NOT_TEXTS:
             from webdataset.storage.option_types import check_option_type  # noqa: PLC0415  most options are texts
 
             check_option_type(str(name), value)
