@@ -7,6 +7,7 @@ each item once.
 
 import json
 import random
+from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -107,6 +108,7 @@ class Case:
         exact: of the loaders.
         drop_last: of the loaders.
         epoch: that is begun with.
+        order: of the loaders; of ``ready`` it is not known which samples a batch has, but how many.
     """
 
     code: str
@@ -115,6 +117,7 @@ class Case:
     exact: bool
     drop_last: bool
     epoch: int
+    order: str
 
 
 def draw_case(rng):
@@ -150,6 +153,7 @@ def draw_case(rng):
         exact=size is not None and rng.random() < 0.2,
         drop_last=size is not None and rng.random() < 0.2,
         epoch=rng.choice([0, 0, 1, 4]),
+        order=rng.choice(["exact", "exact", "ready"]),
     )
 
 
@@ -218,6 +222,8 @@ class Trial:
         mode = rng.choice(self.modes)
         workers = 0 if mode == "inline" else rng.choice([1, 2, 3, 5])
         how: dict[str, Any] = {"workers": workers, "prefetch": rng.choice([None, 1, 4])}
+        if case.order == "ready" and not case.exact:
+            how |= {"order": "ready", "window": rng.choice([None, 1, 3])}
         if mode == "processes":
             how |= {"mode": "processes", "start_method": "fork"}
         if case.batch_size is not None:
@@ -232,56 +238,107 @@ class Trial:
 
     def play(self, stops=4):
         """Load epochs, stopped so many times, and compare; raise AssertionError where something else comes."""
-        case = self.case
         orders = self.list_orders()
-        epoch, given, state = case.epoch, 0, None
+        epoch, state = self.case.epoch, None
+        left = orders[epoch]
         for stop in range(stops + 1):
             loader = self.make_loader()
             try:
                 if state is None:
-                    loader.set_epoch(case.epoch)
+                    loader.set_epoch(epoch)
                 else:
                     loader.load_state_dict(state)
-                epoch, given, state = self._load(loader, orders, epoch, given, last=stop == stops)
+                epoch, left, state = self._load(loader, orders, epoch, left, last=stop == stops)
             finally:
                 loader.close()
             if state is None:
                 return
 
-    def _load(self, loader, orders, epoch, given, *, last):
-        """Load up to a stop; return epoch and items given there, and its state (None after the last epoch)."""
+    def play_ranks(self, set_rank, stops=3):
+        """Load one epoch on ranks whose number changes at each stop; each sample comes once.
+
+        Args:
+            set_rank: makes this process a rank of so many.
+            stops: how many times all ranks are stopped, and continue from their merged states.
+        """
+        rng, case = self.rng, self.case
+        order, state, got = self.list_orders()[case.epoch], None, Counter()
+        for stop in range(stops + 1):
+            ranks = rng.choice([ranks for ranks in (1, 2, 3, 4) if case.streams % ranks == 0])
+            most = None if stop == stops else rng.randrange(len(order) // ranks // (case.batch_size or 1) + 2)
+            states = []
+            for rank in range(ranks):
+                set_rank(rank, ranks)
+                loader = self.make_loader()
+                self.trail.append(f"rank {rank} of {ranks}, {most} batches")
+                try:
+                    if state is not None:
+                        loader.load_state_dict(state)
+                    loader.set_epoch(case.epoch)
+                    for batch in islice(loader, most):
+                        got.update(batch if case.batch_size is not None else [show(batch)])
+                    states.append(json.loads(json.dumps(loader.state_dict())))
+                finally:
+                    loader.close()
+            rng.shuffle(states)
+            state = wds.merge_states(states)
+        due = Counter(key for _, key in order)
+        trail = "\n".join(self.trail)
+        assert not got - due, f"{got - due} too many\n{trail}"
+        assert case.drop_last or not due - got, f"{due - got} lost\n{trail}"
+
+    def _load(self, loader, orders, epoch, left, *, last):
+        """Load up to a stop; return its epoch, what is left of that, and its state (None after the last epoch)."""
         rng, size = self.rng, self.case.batch_size
         ends = rng.random() < 0.3
         while True:
-            items = orders[epoch]
-            wanted = self.cut_batches(items[given:])
-            if given and not wanted:  # nothing is left of the state's epoch: the next one follows
-                epoch, given = epoch + 1, 0
+            wanted = self.cut_batches(left)
+            if len(left) < len(orders[epoch]) and not wanted:  # of the state's epoch: the next one follows
+                epoch += 1
                 if epoch not in orders:
-                    return epoch, 0, None
+                    return epoch, [], None
+                left = orders[epoch]
                 continue
             stop = len(wanted) + 1 if last or ends else rng.randrange(len(wanted) + 2)
-            self.trail.append(f"epoch {epoch} from {given}, stop after {stop} of {len(wanted)} batches")
+            self.trail.append(f"epoch {epoch}, {len(left)} left, stop after {stop} of {len(wanted)} batches")
             got = []
             batches = iter(loader)
             for batch in islice(batches, stop):
                 got.append(batch if size is not None else show(batch))
                 if rng.random() < 0.1:
                     loader.state_dict()
-            assert got == wanted[:stop], self.tell(got, wanted[:stop])
+            left = self._compare(got, wanted[:stop], left)
             if stop > len(wanted):
-                epoch, given = epoch + 1, 0
+                epoch += 1
+                left = orders.get(epoch, [])
                 if rng.random() < 0.5 and epoch in orders and not last:
                     continue
-            else:
-                given += sum(len(batch) if size is not None else 1 for batch in got)
             if last or epoch not in orders:
-                return epoch, given, None
+                return epoch, left, None
             held = rng.random() < 0.5
             state = json.loads(json.dumps(loader.state_dict()))
             if not held:
                 batches.close()
-            return epoch, given, state
+            return epoch, left, state
+
+    def _compare(self, got, wanted, left):
+        """Compare batches with those that are due; return what is left after them."""
+        keys = got if self.case.batch_size is None else [key for batch in got for key in batch]
+        if self.case.order == "exact" or self.case.exact:
+            assert got == wanted, self.tell(got, wanted)
+            return left[len(keys) :]
+        sizes = [[1 if self.case.batch_size is None else len(batch) for batch in part] for part in (got, wanted)]
+        taken = Counter(keys)
+        # of as many batches, of as many samples, each is one that is due
+        assert sizes[0] == sizes[1], self.tell(got, wanted)
+        assert taken <= Counter(key for _, key in left), self.tell(got, wanted)
+        rest = []
+        for position, key in left:
+            if taken[key]:
+                taken[key] -= 1
+            else:
+                rest.append((position, key))
+        return rest
 
     def tell(self, got, wanted):
         """Say what is wrong."""

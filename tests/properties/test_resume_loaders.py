@@ -29,7 +29,7 @@ def urls(tmp_path_factory):
     return write_shards(tmp_path_factory.mktemp("shards"))
 
 
-def play(seeds, urls, modes):
+def play(seeds, urls, modes, set_rank=None):
     """Play cases; return how many were of pipelines that have samples for all streams."""
     played = 0
     for seed in seeds:
@@ -40,7 +40,7 @@ def play(seeds, urls, modes):
                 trial.list_orders()
             except NoSamples:  # of an epoch of so many items, and a stream without any
                 continue
-            trial.play()
+            trial.play() if set_rank is None else trial.play_ranks(set_rank)
             played += 1
     return played
 
@@ -55,3 +55,18 @@ def test_resumed_loaders_give_the_order_of_the_dataset(urls, group):
 def test_resumed_processes_give_the_order_of_the_dataset(urls):
     """The same where processes, threads and no workers take turns."""
     assert play(range(1000, 1000 + CASES // 6), urls, ("inline", "threads", "processes")) > CASES // 12
+
+
+@pytest.mark.repeats
+def test_ranks_that_change_give_each_sample_once(urls, monkeypatch):
+    """1 to 4 ranks, each stopped somewhere; what continues has the merged states, and other ranks and workers."""
+
+    def set_rank(rank, ranks):
+        monkeypatch.setenv("WDS_RANK", str(rank))
+        monkeypatch.setenv("WDS_WORLD_SIZE", str(ranks))
+
+    def play_alone(seed):
+        set_rank(0, 1)
+        return play([seed], urls, ("inline", "threads"), set_rank)
+
+    assert sum(map(play_alone, range(2000, 2000 + CASES // 2))) > CASES // 4
