@@ -173,6 +173,37 @@ def test_errors_stand_before_warnings(browser: Browser, viewer: RunningViewer) -
         assert page.locator(".viewbar .pill").inner_text() == f"{errors} errors, {warnings} warnings"
 
 
+def test_values_of_some_samples_are_told_to_be_so(browser: Browser, viewer: RunningViewer, tmp_path: Path) -> None:
+    """An index counts all samples; values are those of 1000, and more can be asked for."""
+    import webdataset as wds
+
+    shard = tmp_path / "long.tar"
+    with wds.TarWriter(str(shard)) as sink:
+        for number in range(1100):
+            sink.write({"__key__": f"{number:05d}", "cls": number % 3})
+    wds.write_indexes([str(shard)], "dali")
+    with RunningViewer(shard) as running, Watched(browser, running) as watched:
+        page = watched.open("/statistics")
+        page.wait_for_selector(".panel .values-list")
+        assert page.locator(".viewbar .pill").inner_text() == "exact"
+        assert "values of 1000 samples spread over 1 shard" in page.locator(".viewbar").inner_text()
+        assert page.locator(".figures").inner_text().split() == [
+            "1,100",
+            "samples",
+            "1",
+            "shard",
+            "1",
+            "field",
+            "1",
+            "B",
+            "mean",
+            "size",
+        ]
+        page.select_option(".viewbar select", "10000")
+        wait_until(page, "!document.querySelector('.viewbar select') && document.querySelector('.panel .values-list')")
+        assert page.locator(".viewbar").inner_text().split("\n")[-1] == "index of 1 shard"
+
+
 def test_names_of_views_at_1024_pixels(browser: Browser, viewer: RunningViewer) -> None:
     """Each view has its name, and no placeholder is cut."""
     with Watched(browser, viewer) as watched:

@@ -150,10 +150,12 @@ class _Fields:
         self.samples = 0
         self.sizes: dict[str, list[int]] = {}
         self.others: set[str] = set()
+        self.size_bytes = 0
 
     def add(self, entry: SampleEntry) -> None:
         self.samples += 1
         for name, _, _, size in entry.fields:
+            self.size_bytes += size
             sizes = self.sizes.get(name)
             if sizes is None:
                 if len(self.sizes) >= _MOST_FIELDS:
@@ -172,6 +174,8 @@ class _Fields:
                 "missing": self.samples - len(sizes),
                 "where": f"has({name!r})",
                 "where_missing": f"not has({name!r})",
+                "least": min(sizes),
+                "most": max(sizes),
                 "size": make_histogram(np.array(sizes, np.int64), f"size({name!r})"),
             }
             for name, sizes in sorted(self.sizes.items())
@@ -343,6 +347,7 @@ def collect_statistics(
         "total": total,
         "fields": fields.to_json(),
         "other_fields": len(fields.others),
+        "size_bytes": fields.size_bytes,
         **run.contents.to_json(),
         "contents": {"samples": run.contents.samples, "seen": run.seen, "basis": run.describe()},
         "failed": run.failed,

@@ -194,6 +194,8 @@ def test_counts_every_field_and_place_that_it_does_not_show(tmp_path):
     found = collect_statistics(make_view("a", [write_shard(tmp_path / "a.tar", samples)]))
     assert len(found["fields"]) == 200
     assert found["other_fields"] == 31
+    assert found["size_bytes"] == sum(len(payload) for _, each in samples for payload in each.values())
+    assert {(field["least"], field["most"]) for field in found["fields"]} == {(100, 100)}
     # the JSON is the last of 231 fields: read, and beyond the list
     assert [label["field"] for label in found["labels"]] == ["json.tag"]
     assert found["other_labels"] == 140

@@ -13,6 +13,8 @@ const waveforms = new Map();
 const LARGE_BYTES = 64 * 2 ** 20;
 // of a picture's shape to that of its place: beyond it the picture is shown whole
 const MOST_CUT = 2.2;
+// of one among others
+const MOST_CUT_BESIDE = 4;
 const SMALL_PIXELS = 64;
 const MOST_CHIPS = 4;
 const CODE = /(^|\.)(ya?ml|csv|tsv|xml|py|js|ts|c|cpp|h|java|rs|go|sh|sql|tex|jsonl|ndjson|toml|ini|cfg|log|srt|vtt)$/i;
@@ -41,7 +43,8 @@ export function thumbnail(sample, field, size, part = {}) {
   image.addEventListener('load', () => {
     const shape = (image.naturalWidth / image.naturalHeight) / (box.clientWidth / box.clientHeight || 4 / 3);
     box.classList.add('loaded');
-    box.classList.toggle('whole', shape > MOST_CUT || shape < 1 / MOST_CUT);
+    const most = box.parentElement?.classList.contains('mosaic') && box.parentElement.childElementCount > 1 ? MOST_CUT_BESIDE : MOST_CUT;
+    box.classList.toggle('whole', shape > most || shape < 1 / most);
     box.classList.toggle('pixels-seen', Math.max(image.naturalWidth, image.naturalHeight) <= SMALL_PIXELS);
   });
   image.addEventListener('error', () => {

@@ -47,12 +47,12 @@ export class StatisticsView {
     const { queries } = this.context.dataset.features;
     const onFilter = queries ? (expression) => go(addWhere(expression)) : null;
     const format = { size: bytesFormat };
-    replace(this.bar,
-      h('div', { class: 'viewbar-title' }, h('h1', {}, 'Statistics'), h('span', { class: `pill ${data.exact ? 'pill-good' : ''}`, title: data.basis }, data.exact ? 'exact' : 'sampled'), h('span', { class: 'quiet' }, partial && data.exact ? `${data.basis}; values of ${data.contents.basis}` : data.basis)),
-      queries && (partial || !data.exact) && h('label', { class: 'row tight quiet' }, total === null ? 'of the first' : 'values of', h('select', { class: 'input', 'aria-label': 'Samples to read', on: { change: (event) => go({ more: { ...route().more, samples: event.target.value } }) } }, AMOUNTS.map((amount) => h('option', { value: String(amount), selected: amount === samples }, formatNumber(amount)))), 'samples'));
     const total = data.total ?? null;
     // sizes of pictures, durations and values are those of samples that were read
     const partial = total !== null && data.contents.seen < total;
+    replace(this.bar,
+      h('div', { class: 'viewbar-title' }, h('h1', {}, 'Statistics'), h('span', { class: `pill ${data.exact ? 'pill-good' : ''}`, title: data.basis }, data.exact ? 'exact' : 'sampled'), h('span', { class: 'quiet' }, partial && data.exact ? `${data.basis}; values of ${data.contents.basis}` : data.basis)),
+      queries && (partial || !data.exact) && h('label', { class: 'row tight quiet' }, total === null ? 'of the first' : 'values of', h('select', { class: 'input', 'aria-label': 'Samples to read', on: { change: (event) => go({ more: { ...route().more, samples: event.target.value } }) } }, AMOUNTS.map((amount) => h('option', { value: String(amount), selected: amount === samples }, formatNumber(amount)))), 'samples'));
     const fields = [...data.fields].sort((one, other) => other.count - one.count);
     replace(this.body,
       h('div', { class: 'panels' },
@@ -60,7 +60,7 @@ export class StatisticsView {
           figure(total === 1 ? 'sample' : 'samples', total !== null ? formatNumber(total) : `${formatNumber(data.samples)}${data.exact ? '' : ' read'}`),
           figure(this.context.sideOf(route().side).shards === 1 ? 'shard' : 'shards', formatNumber(this.context.sideOf(route().side).shards)),
           figure(data.fields.length === 1 ? 'field' : 'fields', formatNumber(data.fields.length + (data.other_fields ?? 0))),
-          figure('mean size', data.samples ? formatBytes(Math.round(meanSize(data))) : '–')),
+          figure('mean size', data.samples ? formatBytes(Math.round(data.size_bytes / data.samples)) : '–')),
         data.images.map((image) => [
           image.points?.length > 1 && panel(image.field, 'width against height', scatter(image.points, image.field, onFilter)),
           image.points?.length === 1 && panel(image.field, 'all of one size', h('div', { class: 'figure-value' }, `${image.points[0][0]} × ${image.points[0][1]}`)),
@@ -84,13 +84,6 @@ export class StatisticsView {
   }
 }
 
-/** The mean bytes of a sample, from the counts and middles of the bars. */
-function meanSize(data) {
-  let sum = 0;
-  for (const field of data.fields) field.size?.counts?.forEach((count, index) => { sum += (count * (field.size.edges[index] + field.size.edges[index + 1])) / 2; });
-  return sum / data.samples;
-}
-
 const figure = (name, value) => h('div', { class: 'figure-box' }, h('div', { class: 'figure-value' }, value), h('div', { class: 'figure-name' }, name));
 
 /** In how many samples a field is missing; a link to them where there are filters. */
@@ -102,7 +95,7 @@ function missingOf(field, onFilter) {
 /** The fields that have no panel of their own. */
 function fieldTable(fields, others, onFilter) {
   const name = (text) => h('th', { scope: 'col', class: text === 'field' || text === 'kind' ? '' : 'figure' }, text);
-  const sizes = ({ size }) => (size?.edges?.length ? [...new Set([size.edges[0], size.edges.at(-1)].map(bytesFormat))].join(' to ') : '–');
+  const sizes = ({ least, most }) => [...new Set([least, most].map(bytesFormat))].join(' to ');
   return h('section', { class: 'panel panel-wide' }, h('header', { class: 'panel-head' }, h('h2', {}, 'Other fields'), h('span', { class: 'quiet' }, others > 0 ? `${formatNumber(fields.length)} of ${formatNumber(fields.length + others)}` : countOf(fields.length, 'field'))),
     h('div', { class: 'scroll-x' }, h('table', { class: 'table' }, h('thead', {}, h('tr', {}, ['field', 'kind', 'samples', 'missing', 'sizes'].map(name))),
       h('tbody', {}, fields.map((field) => h('tr', {}, h('td', {}, h('bdi', { class: 'key' }, shorten(field.name, 80))), h('td', {}, field.kind), h('td', { class: 'figure' }, formatNumber(field.count)), h('td', { class: 'figure' }, field.missing > 0 ? missingOf(field, onFilter) : ''), h('td', { class: 'figure' }, sizes(field))))))));
