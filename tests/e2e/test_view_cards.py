@@ -49,6 +49,7 @@ SAMPLES = [
     ("k" * 40 + "-0123456", {"txt": b"its key is long"}),
     ("mask", {"jpg": encode_picture(LANDSCAPE), "mask.png": encode_picture(CLASSES)}),
     ("objects", {"npy": encode_array(np.array([{"a": 1}], object))}),
+    ("ids", {"json": json.dumps({"id": 2**60 + 1}).encode(), "cls": str(2**60 + 1).encode()}),
     ("numbers", {"npy": encode_array(np.zeros((3, 2), np.float32)), "wav": b"", "mp4": b""}),
 ]
 ORDINAL = {key: number for number, (key, _) in enumerate(SAMPLES)}
@@ -139,6 +140,15 @@ def test_fields_in_the_words_of_their_kind(browser: Browser, viewer: RunningView
         page = watched.open(f"/samples?open=0.{ORDINAL['label']}")
         page.wait_for_selector(".field-class .value")
         assert page.locator(".field-class .value").inner_text() == "0042"
+
+
+@pytest.mark.parametrize("button", [".tree-copy[title^=Show]", ".field-class button"])
+def test_integers_beyond_those_of_javascript_are_found(browser: Browser, viewer: RunningViewer, button: str) -> None:
+    """A filter made from such a value finds its sample."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open(f"/samples?open=0.{ORDINAL['ids']}")
+        page.locator(button).first.click()
+        page.wait_for_selector('.status-count:text-is("1 sample")')
 
 
 def test_what_ends_a_shard_and_what_does_not(browser: Browser, viewer: RunningViewer) -> None:

@@ -4,7 +4,7 @@ import { drawsPictures, get, setSource } from './api.js';
 import { drawPeaks, fieldOf, summary, thumbnail, typeName, waveformOf } from './cards.js';
 import { histogram } from './charts.js';
 import { copyText, countOf, formatBytes, formatDuration, formatFigure, formatNumber, h, icon, iconButton, replace, shorten } from './dom.js';
-import { jsonTree, literal } from './json_tree.js';
+import { equals, jsonTree } from './json_tree.js';
 
 /** @typedef {import('./sources.js').Sample} Sample */
 /** @typedef {import('./sources.js').Field} Field */
@@ -148,7 +148,7 @@ export const expressionName = (name) => (/^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-
 function valueView(_sample, field, options) {
   const value = field.value ?? field.text;
   return h('div', { class: 'row' }, h('bdi', { class: 'value' }, shorten(field.text?.trim() ?? String(value), 200)),
-    options.onFilter && ['number', 'string'].includes(typeof value) && h('button', { type: 'button', class: 'button small', on: { click: () => options.onFilter(`${expressionName(field.name)} == ${literal(value)}`) } }, icon('filter'), 'Same value'));
+    options.onFilter && ['number', 'string'].includes(typeof value) && h('button', { type: 'button', class: 'button small', on: { click: () => options.onFilter(equals(expressionName(field.name), value)) } }, icon('filter'), 'Same value'));
 }
 
 function sourceView(sample, field) {

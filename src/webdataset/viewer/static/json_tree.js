@@ -80,8 +80,18 @@ function copyButton(path) {
   return button;
 }
 
-/** @param {any} value @returns {string} a literal of the filter language */
-export const literal = (value) => (value === null ? 'None' : value === true ? 'True' : value === false ? 'False' : JSON.stringify(value));
+const literal = (value) => (value === null ? 'None' : value === true ? 'True' : value === false ? 'False' : JSON.stringify(value));
+
+/**
+ * @param {string} path
+ * @param {any} value
+ * @returns {string} the expression of the samples that have this value there
+ */
+export function equals(path, value) {
+  // integers that JavaScript's numbers cannot hold come as texts: it may be either
+  const either = typeof value === 'string' && /^-?\d{16,300}$/.test(value) && !Number.isSafeInteger(Number(value));
+  return either ? `${path} in [${value}, ${literal(value)}]` : `${path} == ${literal(value)}`;
+}
 
 function leaf(step, value, path, options) {
   const kind = value === null ? 'null' : typeof value;
@@ -89,7 +99,7 @@ function leaf(step, value, path, options) {
   const long = text.length > 400;
   const shown = h('bdi', { class: `tree-value tree-${kind}` }, long ? `${text.slice(0, 400)}…` : text);
   const whole = long && h('button', { type: 'button', class: 'tree-more', on: { click: () => { shown.textContent = text; whole.remove(); } } }, `all ${formatNumber(text.length)} characters`);
-  const filter = options.onFilter && !long && h('button', { type: 'button', class: 'tree-copy', title: 'Show samples with this value', 'aria-label': 'Show samples with this value', on: { click: () => options.onFilter(`${path} == ${literal(value)}`) } }, icon('filter'));
+  const filter = options.onFilter && !long && h('button', { type: 'button', class: 'tree-copy', title: 'Show samples with this value', 'aria-label': 'Show samples with this value', on: { click: () => options.onFilter(equals(path, value)) } }, icon('filter'));
   return h('div', { class: 'tree-item' }, h('div', { class: 'tree-line' },
     step !== null && h('bdi', { class: 'tree-name tree-leaf-name' }, shorten(String(step), 200)), shown, whole, copyButton(path), filter));
 }
