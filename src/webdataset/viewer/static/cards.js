@@ -16,6 +16,8 @@ const MOST_CUT = 2.2;
 // of one among others
 const MOST_CUT_BESIDE = 4;
 const SMALL_PIXELS = 64;
+// of an array that the server draws
+const LEAST_SIDE = 8;
 const MOST_CHIPS = 4;
 const CODE = /(^|\.)(ya?ml|csv|tsv|xml|py|js|ts|c|cpp|h|java|rs|go|sh|sql|tex|jsonl|ndjson|toml|ini|cfg|log|srt|vtt)$/i;
 export const PICTURES = ['image', 'svg', 'video', 'array'];
@@ -63,7 +65,7 @@ export function thumbnail(sample, field, size, part = {}) {
 }
 
 /** @param {any} media of an array @returns {boolean} whether its header leaves room for a picture: it has rows and columns of numbers */
-const mayBePicture = (media) => !Array.isArray(media?.shape) || (media.shape.length > 1 && !media.shape.includes(0) && /^[<>|=]?[biufc]\d/.test(media.dtype ?? ''));
+const mayBePicture = (media) => !Array.isArray(media?.shape) || (media.shape.length > 1 && !media.shape.includes(0) && (media.shape.length > 2 || Math.min(...media.shape) >= LEAST_SIDE) && /^[<>|=]?[biufc]\d/.test(media.dtype ?? ''));
 
 /** @param {Sample} sample @param {Field} field @returns {string} */
 function altOf(sample, field) {
