@@ -271,6 +271,11 @@ MISTAKES = {
         lambda f: list(read(f, select_files=lambda name: name == "x")),
         "wds ls --members SHARD lists what a shard holds; empty_check=False allows",
     ),
+    "a wrong list": (lambda f: wds.WebDataset([]), "an empty list of shards"),
+    "a shard that cannot be written": (
+        lambda f: wds.ShardWriter(str(f / "o-%d.tar")).write({"__key__": "a", "jpg": {}}),
+        "dict is no image",
+    ),
     "a map that returns nothing": (lambda f: list(read(f).map(lambda sample: None)), "returned None for"),
 }  # fmt: skip
 
@@ -284,6 +289,8 @@ def test_a_mistake_gets_a_message(mistake, folder, recwarn):
 
 
 SHORT = ["an HTML page", "no such file", "a field that is not there", "map_dict of another field", "a damaged image",
+         "a path in the place of an image",
+         "a state of something else", "a wrong list", "a shard that cannot be written",
          "decoding twice", "a sample beyond the last", "a map that returns nothing", "a lock in a lambda"]  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from webdataset.core.errors import UsageError
-from webdataset.core.tracebacks import warn_user
+from webdataset.core.errors import UsageError, WebDatasetError
+from webdataset.core.tracebacks import trim_traceback, warn_user
 
 Marked = TypeVar("Marked", bound=Callable[..., Any])
 
@@ -259,7 +259,11 @@ def legacy_argument_order(place: int, kind: type, names: str) -> Callable[[Calla
                     raise TypeError(f"{function.__qualname__}() got multiple values for argument {min(twice)!r}")
                 reordered: Callable[..., R] = function
                 return reordered(*args[:place], **kw, **named)
-            return function(*args, **kw)
+            try:
+                return function(*args, **kw)
+            except WebDatasetError as error:
+                trim_traceback(error)
+                raise
 
         return either
 

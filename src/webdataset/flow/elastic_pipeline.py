@@ -15,6 +15,7 @@ from webdataset.core.distributed import WorkerContext, process_context, worker_i
 from webdataset.core.errors import FlowError, UsageError
 from webdataset.core.fork_safety import epoch_lock
 from webdataset.core.seeds import read_epoch
+from webdataset.core.tracebacks import TrimmedTracebacks
 from webdataset.flow import stream_stages  # noqa: F401  loaded here, before workers are forked that need it
 from webdataset.flow.elastic import ElasticPlan, ElasticRun, make_plan
 from webdataset.flow.elastic_state import check_same_dataset, check_state, has_progress, warn_other_functions
@@ -327,7 +328,8 @@ class ElasticMixin:
         """
         if state is None or state == {}:
             return
-        self._take_up(check_state(state))
+        with TrimmedTracebacks():
+            self._take_up(check_state(state))
 
     def load_for_one_epoch(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration give the rest of a state's epoch, and end there though it be nothing.

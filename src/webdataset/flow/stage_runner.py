@@ -421,7 +421,7 @@ def _open_copy(last: StageRunner) -> OpenList:
     return copied.items, close
 
 
-def _warn_of_exhausted_source(source: object) -> None:
+def _warn_of_generator(source: object) -> None:
     """Warn where a source is a generator that has given everything: a further pass gives nothing."""
     if isinstance(source, GeneratorType) and source.gi_frame is None:
         warn_user(
@@ -471,7 +471,7 @@ class _OpaqueStage(Stage):
             if drawn is not None:
                 return drawn(self.source_run)  # type: ignore[no-any-return]
             if isinstance(foreign, Iterable) and not isinstance(foreign, (str, bytes)):
-                _warn_of_exhausted_source(foreign)
+                _warn_of_generator(foreign)
                 return foreign
         arguments = () if self.source_run is not None else (upstream,)
         called = getattr(foreign, "run", None) if not isinstance(foreign, type) else None

@@ -22,7 +22,7 @@ from webdataset.core.distributed import WorkerContext, worker_context
 from webdataset.core.errors import AlreadyExists, UsageError, WebDatasetError, check_keywords
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
-from webdataset.core.tracebacks import warn_user
+from webdataset.core.tracebacks import trim_traceback, warn_user
 from webdataset.storage.listing import can_list
 from webdataset.storage.open_url import find_backend, load_backend, local_path, rewrite_url
 from webdataset.writing.local_file import is_special, make_child_error
@@ -371,7 +371,11 @@ class ShardWriter:
                 raise UsageError(
                     "next_stream() has opened no shard: a method in its place calls the one of ShardWriter"
                 )
-        size = writer.write(obj)
+        try:
+            size = writer.write(obj)
+        except WebDatasetError as error:
+            trim_traceback(error)
+            raise
         self.count += 1
         self.total += 1
         self.size += size

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, get_a
 
 from webdataset.core.errors import EncodingError, SampleError, SourceError, UsageError, WebDatasetError
 from webdataset.core.logs import log
-from webdataset.core.tracebacks import warn_user
+from webdataset.core.tracebacks import trim_traceback, warn_user
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.tar.builder import END_MARK, EPOCH, PADDING, MemberStyle, make_header_maker, parse_format
 from webdataset.writing.compression import ArchiveOutput, CompressedOutput, choose_compression, make_compressor
@@ -443,8 +443,7 @@ class TarWriter(ShardOutput):
             obj: fields by extension, and ``__key__``.
 
         Raises:
-            SampleError: a key or field name that cannot be written. Nothing of the sample is written; the writer can
-                continue.
+            SampleError: a key or field name that cannot be written. Nothing of it is written; the writer can continue.
             EncodingError: a field that cannot be encoded; likewise.
             SourceError: the output failed; the writer cannot continue, and the archive will not appear.
             UsageError: the writer is closed.
@@ -478,7 +477,8 @@ class TarWriter(ShardOutput):
             if self._indexing is not None:
                 self._indexing.add([key + ending for _, ending in plan], pieces, self.offset)
         except WebDatasetError as error:
-            raise error.locate(key=_find_key(obj), url=self.url)  # noqa: B904  the same error, with its places
+            trim_traceback(error.locate(key=_find_key(obj), url=self.url))
+            raise
         self.last_key, self._last_plan = key, before + plan
         self._count += 1
         self._pieces += pieces

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 
 from webdataset.core.errors import FormatError, SpecError
+from webdataset.core.tracebacks import TrimmedTracebacks
 from webdataset.shards.lists import ShardList
 from webdataset.shards.specs import dialects, energon, native
 from webdataset.shards.specs.context import SpecContext, current_trust
@@ -70,7 +71,8 @@ def load_spec(spec: SpecLike, *, trust: str | None = None, url: str | None = Non
         SpecError: mistakes, all of them, each with ``file:line:column``.
         UnsafeSpec: it came over the network and names a command, a local path, a function or the environment.
     """
-    return _load(spec, trust, url)[0]
+    with TrimmedTracebacks():
+        return _load(spec, trust, url)[0]
 
 
 def _load(spec: SpecLike, trust: str | None, url: str | None) -> tuple[DatasetSpec, list[ShardList]]:
