@@ -190,8 +190,21 @@ class Trials:
         name = rng.choice(sorted(self.makers)) if name is None else name
         state = rng.choice(self.states[name])
         memories, place = mutate(rng, state["memories"])
+        return self.load(name, state, memories, f"seed {seed}, {name}, {place}")
+
+    def load(self, name, state, memories, told):
+        """Load a state with other memories and read on.
+
+        Args:
+            name: of the pipeline.
+            state: of it.
+            memories: what to put in the place of the state's.
+            told: of the change, for the message.
+
+        Returns:
+            An empty text, or what is wrong.
+        """
         header = {part: value for part, value in state.items() if part not in {"received", "memories", "check"}}
-        told = f"seed {seed}, {name}, {place}"
         try:
             changed = build_state(header, memories)
         except Exception:  # noqa: BLE001  no state at all: nothing to load

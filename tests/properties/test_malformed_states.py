@@ -79,13 +79,13 @@ def test_malformed_states_of_all_stages_end_in_typed_errors(tmp_path, group):
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 
-# what each was before: seed of the change, and what it did
+# where the number of a shard stands
 ENDLESS = {"plain": ("0", 4, 0, 0, 0), "robin": ("0", 4, 0, 0, "live", "1", "flow", "memories", 0, 0)}
 
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_shard_number_beyond_the_list_is_refused(tmp_path, name):
-    """It was skipped to, one by one, in C: a number of 2**40 took hours, and could not be interrupted."""
+    """It was skipped to, one by one: that took minutes, and hours for a larger one."""
     makers = {name: make_pipelines(tmp_path)[name]}
     trials = Trials(makers)
     state = trials.states[name][1]
@@ -93,11 +93,5 @@ def test_a_shard_number_beyond_the_list_is_refused(tmp_path, name):
     inside: Any = memories
     for part in ENDLESS[name][:-1]:
         inside = inside[part]
-    inside[ENDLESS[name][-1]] = 1 << 31
-    header = {part: value for part, value in state.items() if part not in ("received", "memories", "check")}
-    dataset = makers[name]()
-    faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
-    with pytest.raises(wds.WebDatasetError):  # noqa: PT012  where the state is loaded, or used
-        dataset.load_state_dict(build_state(header, memories))
-        list(dataset)
-    faulthandler.cancel_dump_traceback_later()
+    inside[ENDLESS[name][-1]] = (1 << 32) - 1
+    assert not trials.load(name, state, memories, name)

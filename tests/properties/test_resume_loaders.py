@@ -19,7 +19,7 @@ try:
 finally:
     sys.path.pop(0)
 
-CASES = int(os.environ.get("RESUME_LOADER_CASES", "30"))
+CASES = int(os.environ.get("RESUME_LOADER_CASES", "24"))
 GROUPS = 3
 
 
