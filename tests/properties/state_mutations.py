@@ -6,11 +6,13 @@ error, or a run that does not end.
 """
 
 import copy
+import gc
 import json
 import random
 import signal
 import warnings
 from collections.abc import Callable
+from contextlib import contextmanager
 from itertools import islice
 
 import webdataset as wds
@@ -25,6 +27,15 @@ WRONG = [
     None, True, False, -1, -7, 1.5, float("nan"), "", "abc", "10H", "5000 1 1A", [], [[]], [1], {}, {"a": 1}, 10**6,
     1 << 40, (1 << 53) - 1, (1 << 63) - 1, 1 << 70,
 ]  # fmt: skip
+
+
+@contextmanager
+def ignore_warnings():
+    """Ignore warnings, also those of files that a refused run leaves to the garbage collection."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+        gc.collect()
 
 
 class TooLong(BaseException):
