@@ -513,7 +513,11 @@ def test_a_second_call_while_one_is_at_work_is_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("missing", "not compiled"), ("broken", "no: undefined symbol"), ("other", "another version (0, not 5)")],
+    [
+        ("missing", "not compiled"),
+        ("broken", "no: undefined symbol"),
+        ("other", f"another version (0, not {native_core.PROTOCOL})"),
+    ],
 )
 def test_without_a_usable_core_python_reads(fault, said, monkeypatch):
     """A core that is not there, cannot be loaded or is of another version is left alone, and the reason is told."""

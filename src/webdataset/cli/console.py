@@ -9,7 +9,6 @@ keeps names exactly.
 import codecs
 import contextlib
 import io
-import itertools
 import os
 import sys
 import time
@@ -38,7 +37,6 @@ CONTROLS = {code: text for code, text in _CONTROLS.items() if code not in (9, 92
 _ENCODING_ERRORS = "wds-stdout"
 _UNITS = ("", "k", "M", "G", "T", "P")
 _TICK_SECONDS = 0.2
-_MOST_NAMES = 100_000
 
 
 def escape_name(name: str) -> str:
@@ -121,30 +119,8 @@ def report_error(error: BaseException) -> None:
 
         traceback.print_exception(error)
     say(redact(str(error)) or type(error).__name__)
-    near = _find_near_file(error)
-    if near is not None:
-        say(f"did you mean {escape_name(near)}?")
     for note in getattr(error, "__notes__", ()):
         say(str(note))
-
-
-def _find_near_file(error: BaseException) -> str | None:
-    """Return the file whose name is most like that of a local file which is not there."""
-    url = getattr(error, "url", None)
-    if not isinstance(error, FileNotFoundError) or not isinstance(url, str) or "://" in url or {"*", "{"} & set(url):
-        return None
-    import difflib  # noqa: PLC0415  only where something fails
-
-    if os.path.lexists(url):
-        return None  # something else is missing, such as a file in this folder
-    folder, name = os.path.split(url)
-    try:
-        with os.scandir(folder or ".") as entries:
-            names = [entry.name for entry in itertools.islice(entries, _MOST_NAMES)]
-    except (OSError, ValueError):
-        return None
-    near = difflib.get_close_matches(name, names, 1, 0.8)
-    return os.path.join(folder, near[0]) if near else None  # noqa: PTH118  as the user writes it
 
 
 def flush_stdout() -> None:

@@ -261,8 +261,8 @@ def test_a_file_that_is_not_there_is_answered_with_the_nearest(tmp_path):
     """Of its folder; nothing is said where none is like it, and nothing for wildcards and urls."""
     (tmp_path / "train-000.tar").write_bytes(archives.member(b"a.txt", b"x") + archives.END)
     for name, hint in (
-        ("trian-000.tar", "did you mean train-000.tar?"),
-        (f"{tmp_path}/train-00.tar", f"did you mean {tmp_path}/train-000.tar?"),
+        ("trian-000.tar", "did you mean 'train-000.tar'?"),
+        (f"{tmp_path}/train-00.tar", f"did you mean '{tmp_path}/train-000.tar'?"),
         ("other.tar", None),
         ("train-00*.tgz", None),
         ("nowhere/train-000.tar", None),
