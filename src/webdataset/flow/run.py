@@ -386,7 +386,7 @@ class Loop(Generic[Output]):
         self._over = False
         inner = None
         if state is not None:
-            self.count, self.passed, given, inner = parse_snapshot(state, bounds.passes)
+            self.count, self.passed, given, inner = parse_snapshot(state)
             self._before = self.count - given
             run = replace(run, tracked=True)
         # what users' generators were before each of the last passes, where a replay of one draws from them

@@ -61,12 +61,8 @@ def find_generators(state: Json, stages: int) -> dict[int, list[Json]]:
     return found
 
 
-def parse_snapshot(state: Json, passes: int) -> tuple[int, int, int, dict[str, Json]]:
+def parse_snapshot(state: Json) -> tuple[int, int, int, dict[str, Json]]:
     """Return count, passes, items in this pass and the flow's snapshot.
-
-    Args:
-        state: of a loop.
-        passes: how many passes the loop has.
 
     Raises:
         StateMismatch: it is no such snapshot.
@@ -76,10 +72,11 @@ def parse_snapshot(state: Json, passes: int) -> tuple[int, int, int, dict[str, J
         flow = dict(as_object(state["flow"]))
     except (KeyError, TypeError, IndexError) as error:
         raise StateMismatch(f"this is not a snapshot of a pipeline: {error!r}") from error
-    if given > count or passed > passes:
+    # the loop of a source that makes items of an earlier pass again has fewer passes than there were
+    if given > count:
         raise StateMismatch(
-            f"this is not a snapshot of this pipeline: it stands after {given} items of pass {passed + 1}, and {count} "
-            f"in all; the pipeline has {passes} passes"
+            f"this is not a snapshot of a pipeline: it stands after {given} items of pass {passed + 1}, and {count} "
+            "in all"
         )
     return count, passed, given, flow
 

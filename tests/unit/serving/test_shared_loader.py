@@ -449,6 +449,7 @@ def test_the_epoch_of_a_state_that_was_saved_at_its_end(make):
     assert sum(1 for _ in trainer) == 15
     state = trainer.state_dict()
     assert (state["epoch"], trainer.epoch) == (0, 1)
+    trainer.close()  # others wait for a trainer that is there
     again = make()
     again.load_state_dict(state)
     assert again.epoch == 1
