@@ -155,11 +155,12 @@ def _check_source_state(state: JsonValue, run: Run) -> None:
         # the source itself says what it lacks
         return
     passed, told = state.get("passed"), [flow.get(name) for name in ("seed", "common", "epoch")]
-    wanted = [run.seed, run.common, run.epoch + passed] if type(passed) is int else []
+    epoch = run.epoch + passed if type(passed) is int else -1
+    wanted = [run.seed, run.common, epoch]
     # at the end of its last pass, a source still stands in that epoch
-    epochs = (wanted[-1], wanted[-1] - 1) if wanted else ()
+    known = told[:2] == wanted[:2] and told[2] in (epoch, epoch - 1)
     # types too: 1 is True
-    if told[:2] != wanted[:2] or told[2] not in epochs or list(map(type, told)) != list(map(type, wanted)):
+    if not known or list(map(type, told)) != list(map(type, wanted)):
         raise StateMismatch(
             f"this is not the state of a source of this mix: its seeds and epoch are {str(told)[:160]}, and not "
             f"{str(wanted)[:160]}"
