@@ -824,6 +824,7 @@ class Held:
             route.continue_()
 
 
+@CHROMIUM_ALONE
 def test_a_late_answer_leaves_what_is_typed(browser: Browser, viewer: RunningViewer) -> None:
     """While a tag is written, the text, the caret and the focus of the input of tags stay where they are."""
     with Watched(browser, viewer) as watched:
@@ -847,6 +848,7 @@ def test_a_late_answer_leaves_what_is_typed(browser: Browser, viewer: RunningVie
         page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("drafXt")')
 
 
+@CHROMIUM_ALONE
 def test_tags_of_a_sample_that_is_not_here_yet(browser: Browser, viewer: RunningViewer) -> None:
     """Keys typed while a sample opens are about that sample: none is a shortcut, none tags the one before it."""
     with Watched(browser, viewer) as watched:
