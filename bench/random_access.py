@@ -1,8 +1,8 @@
 """How fast are samples read by number, in order and at random?
 
 Against reading the same stretches of the same files with ``pread``, and against the ``wids`` of webdataset 0.2.111
-where ``WDS_ORACLE_111`` names a Python that has it. That one copies out of mapped memory, which is faster for large
-samples that are in memory already, and ends the process where a file is cut meanwhile; ours reads.
+where ``WDS_ORACLE_111`` names a Python that has it. That one copies out of mapped memory, and so ends the process where
+a file is cut meanwhile; ours reads.
 """
 
 import os
