@@ -89,10 +89,10 @@ class _FileSource:
 def _has_room() -> bool:
     """Tell whether one more map leaves the program what it needs for everything else."""
     used = len(_files)
-    return used < _MOST_MAPS and ("trackfd" in _OPTIONS or used < _most_descriptors() // 2)
+    return used < _MOST_MAPS and ("trackfd" in _OPTIONS or used < _find_descriptor_limit() // 2)
 
 
-def _most_descriptors() -> int:
+def _find_descriptor_limit() -> int:
     """Return how many descriptors this process may have."""
     try:
         import resource  # noqa: PLC0415  not on Windows
