@@ -4,7 +4,6 @@ Every answer in JSON is written here, and so is every error: urls, credentials a
 Names that are not UTF-8 keep their bytes as lone surrogates, as in all JSON of this library.
 """
 
-import json
 from typing import Final
 
 from starlette.requests import Request
@@ -22,6 +21,7 @@ from webdataset.core.errors import (
     WebDatasetError,
 )
 from webdataset.core.redaction import redact
+from webdataset.viewer.plain_values import dump_json
 
 _LARGEST: Final = 1 << 53
 _STATUSES: Final = (
@@ -47,20 +47,7 @@ class JsonResponse(Response):
         Args:
             content: anything that JSON can say; numbers that JSON has no words for become null.
         """
-        try:
-            return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
-        except ValueError:
-            return json.dumps(_replace_odd_numbers(content), allow_nan=False, separators=(",", ":")).encode()
-
-
-def _replace_odd_numbers(value: object) -> object:
-    if isinstance(value, float) and not (-float("inf") < value < float("inf")):
-        return None
-    if isinstance(value, dict):
-        return {name: _replace_odd_numbers(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replace_odd_numbers(each) for each in value]
-    return value
+        return dump_json(content)
 
 
 def make_error(status: int, kind: str, message: str, **more: object) -> JsonResponse:

@@ -5,6 +5,7 @@ tell apart, and nothing is deeper or longer than the page can show.
 """
 
 import codecs
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,28 @@ _LARGEST_INTEGER: Final = (1 << 53) - 1
 _EXPLAINED_CHARACTERS: Final = 500
 _OBJECT: Final = re.compile(r"<[^<>]* object at 0x[0-9a-f]+>")
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
+
+
+def dump_json(content: object) -> bytes:
+    """Return a value as JSON that any browser can read.
+
+    Args:
+        content: anything that JSON can say; numbers that JSON has no words for become null.
+    """
+    try:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:
+        return json.dumps(_replace_odd_numbers(content), allow_nan=False, separators=(",", ":")).encode()
+
+
+def _replace_odd_numbers(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _replace_odd_numbers(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_odd_numbers(each) for each in value]
+    return value
 
 
 def clean_text(text: str) -> str:

@@ -10,7 +10,6 @@ The page may read the shards and its own files, and nothing else: a policy in it
 
 import hashlib
 import html
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +29,7 @@ from webdataset.shards.wids_index import KIND, VERSION
 from webdataset.storage.open_url import local_path
 from webdataset.viewer.field_views import MEDIA_TYPES
 from webdataset.viewer.findings import check_shard, describe_report, find_ordinals
+from webdataset.viewer.plain_values import dump_json
 from webdataset.viewer.search import Budget
 from webdataset.viewer.session import DatasetView
 from webdataset.viewer.shard_bytes import BlockCache
@@ -130,7 +130,7 @@ def _write_statistics(view: DatasetView, folder: str) -> str:
     found = collect_statistics(view, samples=_COUNTED_SAMPLES, budget=budget)
     # messages may hold paths of this machine
     found["problems"] = ["Some samples could not be read: wds check says why."] if found["problems"] else []
-    return _write_content(folder, "statistics", json.dumps(found).encode(), ".json")
+    return _write_content(folder, "statistics", dump_json(found), ".json")
 
 
 def _write_findings(view: DatasetView, folder: str, entries: list[_Entry], step: Callable[[str], None]) -> int:
@@ -142,7 +142,7 @@ def _write_findings(view: DatasetView, folder: str, entries: list[_Entry], step:
         report = check_shard(shard, view.reading.storage_options)
         total += sum(report.counts.values())
         found = describe_report(report, find_ordinals(shard, report.findings))
-        entry["findings"] = _write_content(folder, "findings", json.dumps(found).encode(), ".json")
+        entry["findings"] = _write_content(folder, "findings", dump_json(found), ".json")
     return total
 
 
@@ -159,7 +159,7 @@ def _write_page(page: str, folder: str, entries: list[_Entry], statistics: str) 
         "statistics": statistics,
         "shardlist": entries,
     }
-    listed = _write_content(folder, "lists", json.dumps(document).encode(), ".json")
+    listed = _write_content(folder, "lists", dump_json(document), ".json")
     files = {path.name: path.read_bytes() for path in sorted((_HERE / "static").iterdir()) if path.name not in _OWN}
     files |= {path.name: path.read_bytes() for path in sorted((_HERE / "published").iterdir()) if path.suffix == ".js"}
     digest = hashlib.sha256(b"".join(b"%s %d\n" % (name.encode(), len(files[name])) + files[name] for name in files))

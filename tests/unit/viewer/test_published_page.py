@@ -73,6 +73,19 @@ def test_statistics_and_findings_are_those_of_the_viewer(tmp_path: Path) -> None
     assert all(str(tmp_path) not in path.read_text("latin-1") for path in site.rglob("*") if path.is_file())
 
 
+def test_numbers_that_json_has_no_words_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They become null, as in answers of the server: no browser reads a file with NaN."""
+
+    def collect(*_: object, **__: object) -> dict[str, Any]:
+        return {"problems": [], "durations": [float("nan"), -float("inf"), 1.5], "shards": ({"mean": float("inf")},)}
+
+    monkeypatch.setattr(published_page, "collect_statistics", collect)
+    site = tmp_path / "site"
+    publish_page([write_shard(tmp_path / "x.tar")], str(site), Reading())
+    text = (site / read_list(site)["statistics"]).read_text()
+    assert json.loads(text) == {"problems": [], "durations": [None, None, 1.5], "shards": [{"mean": None}]}
+
+
 def test_shards_are_not_checked_unless_that_is_asked_for(tmp_path: Path) -> None:
     """A check reads them whole."""
     written = publish_page([write_shard(tmp_path / "x.tar")], str(tmp_path / "site"), Reading())
