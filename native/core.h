@@ -27,6 +27,10 @@
 
 #define BLOCK 512
 
+/* In the place of Py_RETURN_NONE, _TRUE and _FALSE: those of 3.12 and later take no reference, as these objects are
+   immortal there. What was compiled with them runs on 3.11, too, which would free None in the end. */
+#define RETURN_NONE return Py_NewRef(Py_None)
+
 /* A value of a dict, owned; NULL where there is none, or with an error. */
 static PyObject *look_up(PyObject *dict, PyObject *name)
 {

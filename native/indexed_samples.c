@@ -196,7 +196,7 @@ static PyObject *make_sample(PyObject *file, const Py_buffer *columns, uint64_t 
         PyLong_AsLongLong(PyTuple_GetItem(file, FILE_CHANGED)),
     };
     if (PyErr_Occurred()) return NULL;
-    if (opened.length < 0 || !find_place(columns, ordinal, each, width, (uint64_t)opened.length, &place)) Py_RETURN_NONE;
+    if (opened.length < 0 || !find_place(columns, ordinal, each, width, (uint64_t)opened.length, &place)) RETURN_NONE;
     PyObject *sample = PyDict_New(), *key = PyUnicode_DecodeUTF8(place.key, place.key_length, "surrogateescape");
     int added = -1;
     if (sample != NULL && key != NULL && PyDict_SetItemString(sample, "__key__", key) == 0
@@ -207,7 +207,7 @@ static PyObject *make_sample(PyObject *file, const Py_buffer *columns, uint64_t 
     if (added > 0) return sample;
     Py_XDECREF(sample);
     if (added < 0) return NULL;
-    Py_RETURN_NONE;
+    RETURN_NONE;
 }
 
 PyDoc_STRVAR(read_local_sample_doc,
@@ -235,15 +235,15 @@ static PyObject *read_local_sample(PyObject *module, PyObject *const *args, Py_s
         if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return NULL;
         PyErr_Clear();
     }
-    if (ordinal < 0) Py_RETURN_NONE;
+    if (ordinal < 0) RETURN_NONE;
     long long each = PyLong_AsLongLong(PyTuple_GetItem(file, FIELDS_EACH));
     long long width = PyLong_AsLongLong(PyTuple_GetItem(file, KEY_BYTES));
     if (PyErr_Occurred()) return NULL;
-    if (each < 0 || width < 0 || each > UINT32_MAX || width > UINT32_MAX || ordinal > UINT32_MAX) Py_RETURN_NONE;
+    if (each < 0 || width < 0 || each > UINT32_MAX || width > UINT32_MAX || ordinal > UINT32_MAX) RETURN_NONE;
     if (PySet_Size(sparse) != 0) {
         int strange = PySet_Contains(sparse, args[1]);
         if (strange < 0) return NULL;
-        if (strange) Py_RETURN_NONE;
+        if (strange) RETURN_NONE;
     }
     for (; opened < COLUMNS; opened++)
         if (PyObject_GetBuffer(PyTuple_GetItem(file, KEYS + opened), &columns[opened], PyBUF_SIMPLE) < 0) goto done;

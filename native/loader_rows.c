@@ -28,7 +28,7 @@ static PyObject *gather(PyObject *module, PyObject *args)
         if (first != NULL && PyTuple_CheckExact(first)) width = PyTuple_Size(first);
     }
     else if (PyTuple_CheckExact(keys)) width = PyTuple_Size(keys);
-    if (count == 0 || width == 0 || width > MOST_COLUMNS) Py_RETURN_NONE;
+    if (count == 0 || width == 0 || width > MOST_COLUMNS) RETURN_NONE;
     for (; made < width; made++) {
         columns[made] = PyList_New(count);
         if (columns[made] == NULL) goto done;
@@ -106,16 +106,16 @@ PyDoc_STRVAR(pack_values_doc,
 static PyObject *pack_values(PyObject *module, PyObject *values)
 {
     (void)module;
-    if (!PyList_CheckExact(values)) Py_RETURN_NONE;
+    if (!PyList_CheckExact(values)) RETURN_NONE;
     Py_ssize_t count = PyList_Size(values), total, length = 0;
     PyTypeObject *kind = count ? Py_TYPE(PyList_GetItem(values, 0)) : NULL;
-    if (kind != &PyBytes_Type && kind != &PyUnicode_Type) Py_RETURN_NONE;
-    if (count > INT32_MAX / 4) Py_RETURN_NONE;
+    if (kind != &PyBytes_Type && kind != &PyUnicode_Type) RETURN_NONE;
+    if (count > INT32_MAX / 4) RETURN_NONE;
     total = 4 * count;
     PyObject *before = NULL;
     for (Py_ssize_t row = 0; row < count; row++) {
         PyObject *value = PyList_GetItem(values, row);
-        if (value != before && (view_value(value, kind, &length) == NULL || length >= INT32_MAX)) Py_RETURN_NONE;
+        if (value != before && (view_value(value, kind, &length) == NULL || length >= INT32_MAX)) RETURN_NONE;
         if (value != before) total += length;
         before = value;
     }
@@ -175,7 +175,7 @@ static PyObject *unpack_values(PyObject *module, PyObject *const *args, Py_ssize
         /* it stays in the list, which is not changed meanwhile */
         if (PyList_SetItem(args[3], start + row * step, value) < 0) return NULL;
     }
-    if (at == length) Py_RETURN_NONE;
+    if (at == length) RETURN_NONE;
 unknown:
     PyErr_SetString(PyExc_ValueError, "these are no values that were packed");
     return NULL;

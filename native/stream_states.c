@@ -322,7 +322,7 @@ static PyObject *sum_streams(PyObject *module, PyObject *const *arguments, Py_ss
     if (known) return Py_BuildValue("Lk", received, (unsigned long)total);
     /* whatever it was, Python meets it again */
     PyErr_Clear();
-    Py_RETURN_NONE;
+    RETURN_NONE;
 }
 
 /* Writes the addresses that a shuffle has taken in, as webdataset.stages.address_codec.AddressLog does. */
@@ -380,7 +380,7 @@ static PyObject *write_steps(PyObject *module, PyObject *const *arguments, Py_ss
             return NULL;
         }
     }
-    if (range[1] - range[0] > MOST_STEPS) Py_RETURN_NONE;
+    if (range[1] - range[0] > MOST_STEPS) RETURN_NONE;
     char text[MOST_STEPS * LONGEST_STEP], *end = text;
     long long before[4] = {0, 0, 0, 0}, now[4];
     int known = 1;
@@ -404,5 +404,5 @@ static PyObject *write_steps(PyObject *module, PyObject *const *arguments, Py_ss
         memcpy(before, now, sizeof before);
     }
     if (known) return PyUnicode_FromStringAndSize(text, end - text);
-    Py_RETURN_NONE;
+    RETURN_NONE;
 }

@@ -86,8 +86,10 @@ def test_the_rest_of_an_epoch_without_a_full_batch(urls):
         assert (len(found), told) == (1, [])
 
 
+@pytest.mark.torch
 def test_batches_that_torch_batches_again(urls):
     """Where ``batch_size`` is forgotten, torch adds a dimension of 1; what is asked for is nothing to warn of."""
+    pytest.importorskip("torch")
     for dataset in (read(urls).batched(5), read(urls).batched(5).elastic()):
         _, told = warnings_of(lambda dataset=dataset: [wds.WebLoader(dataset)])
         assert len(told) == 1

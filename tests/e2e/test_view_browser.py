@@ -901,6 +901,27 @@ def test_a_tag_that_cannot_be_written_is_given_back(browser: Browser, viewer: Ru
 
 
 @CHROMIUM_ALONE
+@pytest.mark.parametrize("layout", ["grid", "table"])
+def test_cards_that_come_after_a_tag_show_it(browser: Browser, viewer: RunningViewer, layout: str) -> None:
+    """The server described their samples before the tag was written, and its answer comes after it."""
+    with Watched(browser, viewer) as watched:
+        waiting: list[Any] = []
+        watched.page.route(lambda url: "/api/samples?" in url, lambda route: waiting.append((route, route.fetch())))
+        number, name = (60, "keep") if layout == "grid" else (61, "drop")
+        page = watched.open(f"/samples?layout={layout}&open=0.{number}&at={number}")
+        page.wait_for_selector(f'.detail .key:text-is("plain-0{number}")')
+        page.wait_for_selector(".card.blank, .table-row.blank")
+        wait_until(page, "document.querySelector('.tag-button') !== null")
+        assert waiting
+        page.keyboard.press("1" if layout == "grid" else "2")
+        page.wait_for_selector(f'.tag-button[aria-pressed="true"]:has-text("{name}")')
+        for route, answer in waiting:
+            route.fulfill(response=answer)
+        page.route(lambda url: "/api/samples?" in url, lambda route: route.continue_())
+        page.wait_for_selector(f'.gallery [data-ordinal="{number}"] .tag-mark:has-text("{name}")')
+
+
+@CHROMIUM_ALONE
 def test_a_tag_toggled_twice_is_as_before(browser: Browser, viewer: RunningViewer) -> None:
     """Changes are sent one after the other, each from what the one before it left."""
     with Watched(browser, viewer) as watched:

@@ -371,7 +371,9 @@ def _format_stage(stage: object) -> str:
     if isinstance(stage, Stage):
         arguments = [format_value(value) for value in vars(stage).get("args", ())]
         arguments += [
-            f"{name}={format_value(value)}" for name, value in vars(stage).items() if _is_worth_telling(name, value)
+            f"{name}={format_value(value)}"
+            for name, value in dict(vars(stage)).items()
+            if _is_worth_telling(name, value)
         ]
         return f"{_find_name(stage)}({', '.join(arguments)})"
     return format_function(stage)

@@ -28,7 +28,7 @@ from webdataset.viewer.sound_pieces import read_pieces
 @pytest.fixture(scope="module")
 def previews():
     """One process for all tests."""
-    with Previews() as made:
+    with Previews(patience_seconds=300) as made:
         yield made
 
 

@@ -45,8 +45,8 @@ class App {
   constructor(dataset) {
     this.dataset = dataset;
     this.sides = Object.fromEntries(dataset.sides.map((side) => [side.side, side]));
-    this.tags = new Tags((key, tags) => {
-      this.view?.retag?.(key, tags);
+    this.tags = new Tags((key) => {
+      this.view?.gallery?.redrawKey(key);
       if (this.detail.sample?.key === key) this.detail.retag();
     });
     this.sidebar = new Sidebar(this);

@@ -94,6 +94,7 @@ export class BatchView {
     this.gallery = new Gallery(source, {
       layout: 'grid',
       onOpen: (sample) => this.context.open(sample),
+      tagsOf: (sample) => this.context.tags.ofListed(sample),
       empty: () => notice('No samples', 'The epoch of this worker ends before that step.'),
       foot: () => h('span', {}, `step ${formatNumber(batch.step)} · epoch ${batch.epoch} · rank ${batch.rank} · worker ${batch.worker}`, read ? ` · ${countOf(read.requests, 'read')}, ${formatBytes(read.bytes)}` : ''),
     });

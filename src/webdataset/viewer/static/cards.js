@@ -236,11 +236,12 @@ export function cardLabel(sample, position, total) {
  * @param {boolean} options.selected
  * @param {boolean} options.dense shows its picture alone
  * @param {number} options.size of pictures
+ * @param {string[]} [options.tags]
  * @param {number} [options.position] in the grid, for screen readers
  * @param {number} [options.total]
  * @returns {HTMLElement}
  */
-export function card(sample, { href, selected, dense, size, position = -1, total = -1 }) {
+export function card(sample, { href, selected, dense, size, tags = [], position = -1, total = -1 }) {
   const { element, used } = face(sample, size);
   const rest = sample.fields.filter((field) => !used.includes(field));
   const caption = rest.find((field) => field.kind === 'text') ?? rest.find((field) => field.kind === 'document');
@@ -252,7 +253,7 @@ export function card(sample, { href, selected, dense, size, position = -1, total
     'aria-label': cardLabel(sample, position, total), 'aria-current': selected ? 'true' : null,
     data: { ordinal: String(sample.ordinal), shard: String(sample.shard) },
   },
-  h('span', { class: 'card-face' }, element, tagMarks(sample.tags)),
+  h('span', { class: 'card-face' }, element, tagMarks(tags)),
   !dense && h('span', { class: 'card-body' },
     caption && h('span', { class: 'card-caption' }, h('bdi', {}, summary(caption))),
     chips.length > 0 && h('span', { class: 'chips' }, chips.map((field) => chip(field)), more > 0 && h('span', { class: 'chip chip-more', title: `${countOf(more, 'more field')}` }, `+${formatNumber(more)}`)),
@@ -268,13 +269,13 @@ export function blank(dense) {
  * A row of the table.
  * @param {Sample} sample
  * @param {string[]} columns names of fields
- * @param {{href: string, selected: boolean}} options
+ * @param {{href: string, selected: boolean, tags?: string[]}} options
  * @returns {HTMLElement}
  */
-export function tableRow(sample, columns, { href, selected }) {
+export function tableRow(sample, columns, { href, selected, tags = [] }) {
   return h('a', { class: `table-row${selected ? ' selected' : ''}`, href, tabindex: selected ? '0' : '-1', 'aria-current': selected ? 'true' : null, data: { ordinal: String(sample.ordinal), shard: String(sample.shard) } },
     h('span', { class: 'cell cell-number' }, formatNumber(sample.ordinal)),
-    h('span', { class: 'cell cell-key' }, keyOf(sample.key), tagMarks(sample.tags)),
+    h('span', { class: 'cell cell-key' }, keyOf(sample.key), tagMarks(tags)),
     columns.map((name) => {
       const field = sample.fields.find((one) => one.name === name);
       if (!field) return h('span', { class: 'cell cell-missing' }, '–');

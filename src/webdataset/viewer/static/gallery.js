@@ -18,14 +18,16 @@ export class Gallery {
    * @param {object} options
    * @param {string} options.layout grid, dense or table
    * @param {(sample: any, index: number) => void} options.onOpen
+   * @param {(sample: any) => string[]} [options.tagsOf] the tags that cards show
    * @param {(first: number) => void} [options.onRest] the index of the first sample in sight, when scrolling has ended
    * @param {() => HTMLElement | null} [options.empty] shown where there are no samples
    * @param {() => HTMLElement | null} [options.foot] shown below, in the bar of facts
    */
-  constructor(source, { layout, onOpen, onRest = () => {}, empty = () => notice('No samples'), foot = () => null }) {
+  constructor(source, { layout, onOpen, tagsOf = (sample) => sample.tags, onRest = () => {}, empty = () => notice('No samples'), foot = () => null }) {
     this.source = source;
     this.layout = layout;
     this.onOpen = onOpen;
+    this.tagsOf = tagsOf;
     this.empty = empty;
     this.foot = foot;
     this.selected = -1;
@@ -140,7 +142,7 @@ export class Gallery {
     for (let index = row * this.columns; index < (row + 1) * this.columns; index += 1) {
       const sample = source.at(index);
       if (sample) {
-        const options = { href: hrefOf({ open: { side: sample.side, shard: sample.shard, ordinal: sample.ordinal }, tab: 'fields' }), selected: index === this.selected, dense, size: this.size ?? 256, position: index, total: source.total ?? -1 };
+        const options = { href: hrefOf({ open: { side: sample.side, shard: sample.shard, ordinal: sample.ordinal }, tab: 'fields' }), selected: index === this.selected, tags: this.tagsOf(sample), dense, size: this.size ?? 256, position: index, total: source.total ?? -1 };
         const made = this.layout === 'table' ? tableRow(sample, this.fields, options) : card(sample, options);
         made.dataset.index = String(index);
         element.append(made);
@@ -212,9 +214,15 @@ export class Gallery {
     else this.rows.place(this.rows.top + by * rows * this.rows.height);
   }
 
-  /** Draw one sample anew, for example after a tag. @param {number} index */
-  refresh(index) {
-    this.rows.redraw(Math.floor(index / this.columns));
+  /** Draw the samples of a key anew, for example after a tag. @param {string} key */
+  redrawKey(key) {
+    for (const row of [...this.rows.drawn.keys()]) {
+      for (let index = row * this.columns; index < (row + 1) * this.columns; index += 1) {
+        if (this.source.at(index)?.key !== key) continue;
+        this.rows.redraw(row);
+        break;
+      }
+    }
   }
 
   destroy() {

@@ -1,6 +1,5 @@
 /** The view of samples: a shard's, or those that a search and filters find. */
 
-import { post } from './api.js';
 import { baseName, countOf, formatBytes, formatNumber, h, icon, iconButton, notice, replace, shorten } from './dom.js';
 import { Gallery } from './gallery.js';
 import { go, hrefOf, joinWhere, route } from './route.js';
@@ -31,6 +30,7 @@ export class SamplesView {
       this.gallery = new Gallery(this.source, {
         layout: now.layout,
         onOpen: (sample) => this.context.open(sample),
+        tagsOf: (sample) => this.context.tags.ofListed(sample),
         onRest: (first) => { if (route().view === 'samples' && route().at !== first) go({ at: first }, true); },
         empty: () => this.empty(),
         foot: () => this.foot(),
@@ -129,25 +129,7 @@ export class SamplesView {
     return this.source.at(this.gallery.selected) ?? null;
   }
 
-  /** Show tags that changed. @param {string} key @param {string[]} tags */
-  retag(key, tags) {
-    for (let index = 0; index < Math.min(this.source.size, 1e6); index += 1) {
-      const sample = this.source.at(index);
-      if (!sample) { if (!(this.source instanceof ByteSource)) break; continue; }
-      if (sample.key !== key) continue;
-      sample.tags = tags;
-      this.gallery.refresh(index);
-      break;
-    }
-  }
-
   destroy() {
     this.gallery?.destroy();
   }
-}
-
-/** @param {string} key @param {string} tag @param {boolean} on @returns {Promise<string[]>} the key's tags */
-export async function setTag(key, tag, on) {
-  const answer = await post('tags', { key, tag, on });
-  return answer.tags[key] ?? [];
 }

@@ -4,12 +4,14 @@ import { announce, h, icon, replace, shorten } from './dom.js';
 import { get, post } from './api.js';
 
 export class Tags {
-  /** @param {(key: string, tags: string[]) => void} onChange */
+  /** @param {(key: string) => void} onChange */
   constructor(onChange) {
     this.onChange = onChange;
     /** @type {Record<string, string[]>} */
     this.byKey = Object.create(null);
     this.names = ['keep', 'drop'];
+    /** keys that were tagged here: samples that were asked for before have their tags of then */
+    this.changed = new Set();
     /** how many changes were sent or answered: what was asked for before one of them is out of date */
     this.changes = 0;
     this.last = Promise.resolve();
@@ -32,6 +34,7 @@ export class Tags {
    */
   toggle(sample, tag) {
     this.changes += 1;
+    this.changed.add(sample.key);
     const change = this.last.then(() => this.send(sample, tag));
     this.last = change;
     return change;
@@ -49,13 +52,18 @@ export class Tags {
       announce(error.message);
     }
     this.changes += 1;
-    this.onChange(sample.key, this.of(sample.key));
+    this.onChange(sample.key);
     return failed;
   }
 
   /** @param {string} key @returns {string[]} */
   of(key) {
     return this.byKey[key] ?? [];
+  }
+
+  /** @param {{key: string, tags: string[]}} sample as the server described it @returns {string[]} its tags of now */
+  ofListed(sample) {
+    return this.changed.has(sample.key) ? this.of(sample.key) : sample.tags;
   }
 }
 
