@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -906,18 +907,26 @@ def test_cards_that_come_after_a_tag_show_it(browser: Browser, viewer: RunningVi
     """The server described their samples before the tag was written, and its answer comes after it."""
     with Watched(browser, viewer) as watched:
         waiting: list[Any] = []
-        watched.page.route(lambda url: "/api/samples?" in url, lambda route: waiting.append((route, route.fetch())))
-        number, name = (60, "keep") if layout == "grid" else (61, "drop")
-        page = watched.open(f"/samples?layout={layout}&open=0.{number}&at={number}")
+        tagged = threading.Event()
+
+        def hold(route: Any) -> None:
+            if tagged.is_set():
+                route.continue_()
+            else:
+                waiting.append((route, route.fetch()))
+
+        watched.page.route(lambda url: "/api/samples?" in url, hold)
+        number, name = (45, "keep") if layout == "grid" else (46, "drop")
+        page = watched.open(f"/samples?layout={layout}&open=0.{number}")
         page.wait_for_selector(f'.detail .key:text-is("plain-0{number}")')
         page.wait_for_selector(".card.blank, .table-row.blank")
         wait_until(page, "document.querySelector('.tag-button') !== null")
-        assert waiting
+        assert any("&start=0&" in route.request.url for route, _ in waiting)
         page.keyboard.press("1" if layout == "grid" else "2")
         page.wait_for_selector(f'.tag-button[aria-pressed="true"]:has-text("{name}")')
+        tagged.set()
         for route, answer in waiting:
             route.fulfill(response=answer)
-        page.route(lambda url: "/api/samples?" in url, lambda route: route.continue_())
         page.wait_for_selector(f'.gallery [data-ordinal="{number}"] .tag-mark:has-text("{name}")')
 
 
