@@ -55,22 +55,21 @@ class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
             return
         if version == "editable":
             target = Path(self.root, "src", COMPILED)
-            # what an earlier installation left would be used
-            target.unlink(missing_ok=True)
         else:
             self._folder = tempfile.TemporaryDirectory()
             target = Path(self._folder.name, "compiled")
-        if wanted == "0":
-            return
         try:
-            content = compile_module(Path(self.root, SOURCES))
+            content = None if wanted == "0" else compile_module(Path(self.root, SOURCES))
         except BaseException as error:  # setuptools ends the process where there is no compiler
             if wanted == "1" or isinstance(error, KeyboardInterrupt):
                 raise
             self.app.display_warning(f"the native core is left out ({type(error).__name__}: {error}): pure Python")
+            content = None
+        if content is None:
+            # what an earlier installation left would be used
+            target.unlink(missing_ok=True)
             return
-        target.write_bytes(content)
-        target.chmod(0o755)
+        publish_module(target, content)
         build_data["pure_python"] = False
         if version != "editable":
             build_data["force_include"][str(target)] = COMPILED
@@ -86,6 +85,22 @@ class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
         """
         if self._folder is not None:
             self._folder.cleanup()
+
+
+def publish_module(target: Path, content: bytes) -> None:
+    """Write the compiled module in one step: processes that run may import it at any time.
+
+    Args:
+        target: its path.
+        content: its bytes.
+    """
+    if target.exists() and target.read_bytes() == content:
+        return
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+        file.write(content)
+    new = Path(file.name)
+    new.chmod(0o755)
+    new.replace(target)
 
 
 def read_sources(folder: Path) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ are skipped. One that is installed and misreads fails. Run as ``make interop``.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -123,12 +124,20 @@ def prepare() -> tuple[Path, dict[str, str]]:
         The interpreter of the first, and the variables that name those of projects that live apart.
     """
     begun = time.monotonic()
+    stamp = PLACE / ".ready.json"
+    needs = (Path(__file__), CONSTRAINTS, ROOT / "pyproject.toml")
+    if stamp.exists() and stamp.stat().st_mtime > max(path.stat().st_mtime for path in needs):
+        # tests may run beside: nothing is installed again, this library least of all
+        return PLACE / "bin" / "python", json.loads(stamp.read_text(encoding="utf-8"))
     python = environment(PLACE)
+    complete = True
     if install(python, [*OURS, *PEERS]):
+        complete = False
         install_one_by_one(python)
     else:
         print(f"{', '.join(PEERS)}: installed", flush=True)
     if install(python, ["--no-deps", *ALONE]):
+        complete = False
         for peer in ALONE:
             told(peer, install(python, ["--no-deps", peer]))
     else:
@@ -145,6 +154,9 @@ def prepare() -> tuple[Path, dict[str, str]]:
     own = environment(IMG2DATASET)
     if told(IMG2DATASET_PEERS[0], install(own, IMG2DATASET_PEERS, older=("pandas",))):
         apart["WDS_INTEROP_IMG2DATASET"] = str(own)
+    # what could not be had is tried again the next time
+    if complete and len(apart) == 3:
+        stamp.write_text(json.dumps(apart), encoding="utf-8")
     print(f"environments are ready after {time.monotonic() - begun:.0f} s", flush=True)
     return python, apart
 

@@ -276,7 +276,7 @@ def _collect_user_values(stage: object) -> object:
     if not isinstance(stage, Stage):
         return {"f": stage} if callable(stage) else {}
     reading = getattr(stage, "reading", None)
-    parts = {name: part for name, part in _copy_attributes(stage).items() if name != "handler" and callable(part)}
+    parts = {name: part for name, part in dict(vars(stage)).items() if name != "handler" and callable(part)}
     if isinstance(reading, Reading):
         parts |= {name: getattr(reading, name) for name in ("select_files", "rename_files", "keys")}
     return parts
@@ -349,16 +349,13 @@ def _find_urls(part: object) -> Sequence[Any]:
 
 def _select_attributes(part: object, kinds: tuple[type, ...]) -> dict[str, Any]:
     """Return the attributes that are numbers (or texts), by name."""
+    # a copy: another thread that begins a run may add attributes meanwhile
+    attributes = dict(getattr(part, "__dict__", {}))
     return {
         name: value
-        for name, value in _copy_attributes(part).items()
+        for name, value in attributes.items()
         if not name.startswith("_") and name not in _CHANGING and isinstance(value, kinds)
     }
-
-
-def _copy_attributes(part: object) -> dict[str, Any]:
-    """Return the attributes of a stage, which another thread that begins a run may add to meanwhile."""
-    return dict(getattr(part, "__dict__", {}))
 
 
 def _format_stage(stage: object) -> str:
@@ -366,7 +363,7 @@ def _format_stage(stage: object) -> str:
         known = _select_attributes(stage, _NUMBERS)
     elif isinstance(stage, Stage) and not isinstance(stage, FilterFunction):
         known = _select_attributes(stage, _TEXTS)
-        known |= {name: part for name, part in _copy_attributes(stage).items() if _is_number_tuple(part)}
+        known |= {name: part for name, part in dict(vars(stage)).items() if _is_number_tuple(part)}
         weights = getattr(stage, "probs", None)
         if weights is not None:
             known["probs"] = [float(weight) for weight in weights]

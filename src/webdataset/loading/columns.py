@@ -9,6 +9,7 @@ and collated one by one, so that a batch is always what collating its samples gi
 Samples are put together again (``samples``) only where they do not fit into one batch.
 """
 
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -34,8 +35,45 @@ _CONTAINERS = frozenset([dict, list, tuple])
 # that stand for a few bytes, as what does not say its size
 _PLAIN_TYPES = frozenset([int, float, bool, type(None)])
 _PLAIN_BYTES = 32
-# makes values of what the native core has packed; it is there where something was packed
-_unpack: UnpackValues = getattr(load_native()[0], "unpack_values", None)  # type: ignore[assignment]
+# the size of a packed value that is the one before it
+_REPEATED = 0xFFFF_FFFF
+
+
+def unpack_values(packed: bytes, count: int, text: bool, rows: list[object], start: int, step: int) -> None:  # noqa: FBT001, PLR0917  as the core's
+    """Put what the native core has packed into a list: for a process without it, whose workers have it.
+
+    Args:
+        packed: sizes of four bytes each, then the contents.
+        count: values in it.
+        text: they are texts.
+        rows: gets the values.
+        start: row of the first.
+        step: rows from one value to the next.
+
+    Raises:
+        ValueError: these are no values that were packed.
+        IndexError: the list has no such row.
+    """
+    if not 0 <= count <= len(packed) // 4:
+        raise ValueError("these are no values that were packed")
+    places = range(start, start + count * step, step) if step > 0 else range(0)
+    if count and (len(places) != count or places[0] < 0 or places[-1] >= len(rows)):
+        raise IndexError("there are no rows for these values")
+    at = 4 * count
+    value: object = None
+    for place, (size,) in zip(places, struct.iter_unpack("=I", packed[:at]), strict=True):
+        if size != _REPEATED or value is None:
+            if size > len(packed) - at:
+                raise ValueError("these are no values that were packed")
+            content = packed[at : at + size]
+            value = content.decode() if text else content
+            at += size
+        rows[place] = value
+    if at != len(packed):
+        raise ValueError("these are no values that were packed")
+
+
+_unpack: UnpackValues = getattr(load_native()[0], "unpack_values", unpack_values)
 _NUMBER_DTYPES: dict[type, np.dtype[np.generic]] = {kind: np.array([kind()]).dtype for kind in (int, float, bool)}
 
 

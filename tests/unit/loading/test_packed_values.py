@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import webdataset as wds
+from webdataset.loading import columns as columns_module
 from webdataset.loading.columns import (
     LISTED,
     LOOSE,
@@ -19,6 +20,7 @@ from webdataset.loading.columns import (
     RowOrder,
     collate_rows,
     merge_columns,
+    unpack_values,
 )
 from webdataset.loading.ipc import PartReceiver, PartSender
 from webdataset.loading.worker import WindowPart
@@ -28,6 +30,8 @@ CORE = load_native()[0]
 pytestmark = pytest.mark.skipif(CORE is None, reason="the native core is not compiled")
 
 TEXTS = st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(["", "é" * 300, "\0", "😀"]))
+# in C, and in Python for a process that has no core
+UNPACKS = [pytest.param(getattr(CORE, "unpack_values", None), id="core"), pytest.param(unpack_values, id="python")]
 LISTS = st.one_of(st.lists(st.binary(max_size=400), min_size=1), st.lists(TEXTS, min_size=1))
 
 
@@ -43,6 +47,12 @@ def test_values_come_out_as_they_went_in(values, repeats):
     packed = pack(values)
     found = packed.to_list()
     assert found == values
+    rows: list[object] = [None] * (2 * len(values) + 1)
+    unpack_values(packed.content, packed.size, packed.text, rows, 1, 2)
+    spread = rows[1::2]
+    assert spread == found
+    assert set(map(type, rows[::2])) == {type(None)}
+    assert all(a is b for a, b in zip(spread[:: repeats + 1], spread[repeats :: repeats + 1], strict=True))
     assert [type(each) for each in found] == [type(each) for each in values]
     assert all(a is b for a, b in zip(found[:: repeats + 1], found[repeats :: repeats + 1], strict=True))
     content = [each if type(each) is bytes else each.encode() for each in values[:: repeats + 1]]
@@ -75,27 +85,33 @@ def test_what_is_not_all_bytes_or_all_texts_is_left_alone(values):
     assert CORE.pack_values([Text("a")]) is None
 
 
+@pytest.mark.parametrize("unpack", UNPACKS)
 @given(content=st.binary(max_size=60), size=st.integers(-1, 20), text=st.booleans())
-def test_bytes_that_nothing_has_packed_are_refused(content, size, text):
+def test_bytes_that_nothing_has_packed_are_refused(unpack, content, size, text):
     """Whatever they are: an error, or a list of so many values that take no more bytes than there are."""
-    rows = [None] * max(size, 0)
+    rows, others = ([None] * max(size, 0) for _ in range(2))
     try:
-        CORE.unpack_values(content, size, text, rows, 0, 1)
-    except (ValueError, UnicodeDecodeError):
+        unpack(content, size, text, rows, 0, 1)
+    except (ValueError, UnicodeDecodeError) as error:
+        with pytest.raises(type(error)):
+            CORE.unpack_values(content, size, text, others, 0, 1)
         return
     assert len(rows) == size
     assert all(type(each) is (str if text else bytes) for each in rows)
+    CORE.unpack_values(content, size, text, others, 0, 1)
+    assert rows == others
 
 
+@pytest.mark.parametrize("unpack", UNPACKS)
 @pytest.mark.parametrize(
     ("start", "step", "rows"),
     [(0, 2, 4), (1, 1, 3), (-1, 1, 3), (0, 0, 3), (0, -1, 3), (3, 1, 3), (0, 1 << 62, 3), (0, 1, 0)],
 )
-def test_rows_that_a_list_does_not_have_are_refused(start, step, rows):
+def test_rows_that_a_list_does_not_have_are_refused(unpack, start, step, rows):
     """Nothing is written outside of a list, nor is a part of the values."""
     held = ["old"] * rows
     with pytest.raises(IndexError, match="no rows"):
-        CORE.unpack_values(*pack([b"a", b"b", b"c"]), held, start, step)
+        unpack(*pack([b"a", b"b", b"c"]), held, start, step)
     assert held == ["old"] * rows
 
 
@@ -115,8 +131,10 @@ def column_of(values):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_columns_of_several_workers_are_joined_by_row(seed):
+def test_columns_of_several_workers_are_joined_by_row(seed, monkeypatch):
     """Packed or not, bytes here and texts there, in even or odd rows: as the lists are joined."""
+    if seed % 3 == 0:
+        monkeypatch.setattr(columns_module, "_unpack", unpack_values)
     rng = random.Random(seed)
     count = rng.randint(1, 3)
     span = rng.randint(4, 12)
@@ -168,8 +186,10 @@ def test_parts_arrive_with_and_without_the_core(monkeypatch, native):
     assert (PACKED in forms) == (native == "1")
 
 
-def test_batches_of_processes_are_those_of_this_thread():
-    """Small samples of texts, bytes, and what is not always a text, in many lengths."""
+@pytest.mark.parametrize("unpack", UNPACKS)
+def test_batches_of_processes_are_those_of_this_thread(monkeypatch, unpack):
+    """Small samples of texts, bytes, and what is not always a text; workers may have the core, and this one none."""
+    monkeypatch.setattr(columns_module, "_unpack", unpack)
     samples = [
         {
             "__key__": f"k{n}",
