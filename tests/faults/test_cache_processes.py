@@ -51,6 +51,23 @@ def sizes(pattern, *suffixes):
         except FileNotFoundError:  # renamed or removed since it was listed
             pass
 
+def scan():
+    found = {}
+    for path in pathlib.Path(folder).glob("**/*"):
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            continue
+        if path.suffix in (".tar", ".part"):
+            # a file that is renamed meanwhile is met twice
+            found[status.st_ino] = status.st_size
+    return found
+
+def measure():
+    # what was there before the second scan, and still was in it, was there together
+    first, second = scan(), scan()
+    return sum(min(first[each], second[each]) for each in first.keys() & second.keys())
+
 children = {}
 for number in range(rules["processes"]):
     children[child(draw.sample(urls, len(urls)))] = number
@@ -67,7 +84,7 @@ while children:
         if victim in children:
             os.kill(victim, signal.SIGKILL)
             killed += 1
-    largest = max(largest, sum(sizes("**/*", ".tar", ".part")))
+    largest = max(largest, measure())
     number, status = os.waitpid(-1, os.WNOHANG)
     if number:
         children.pop(number)

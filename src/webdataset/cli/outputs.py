@@ -10,6 +10,7 @@ import click
 
 from webdataset.cli import console, exit_status
 from webdataset.core.errors import AlreadyExists, NotFound, UsageError
+from webdataset.core.redaction import redact
 
 if TYPE_CHECKING:
     from webdataset.cli.inputs import Inputs
@@ -39,6 +40,10 @@ WRITTEN: Final[console.JsonSchema] = {
     "additionalProperties": False,
 }
 """The schema of what commands that write shards print with ``--json``."""
+
+_OTHER_FORMATS = re.compile(
+    r"\.(zip|7z|rar|parquet|arrow|feather|tfrecords?|mds|jsonl?|csv|tsv|hdf5|h5|lmdb|npy|npz)$", re.IGNORECASE
+)
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 
@@ -164,6 +169,14 @@ class ShardOutputs:
 
         if self.target is None:
             raise UsageError("name what to write: -o FILE, -o out-%06d.tar for numbered shards, -o - for stdout")
+        # a command that is written to may make anything of a tar
+        other = None if self.target.startswith("pipe:") else _OTHER_FORMATS.search(self.target.partition("?")[0])
+        if other is not None:
+            raise UsageError(
+                f"a tar is written, which {other[0]} is not: name it out.tar, or out.tar.gz to compress it"
+                " ('wds convert' makes out.parquet, out.arrow and folders of shards)",
+                url=redact(self.target),
+            )
         self.refuse_inputs()
         return RawShardSeries(
             self.target,

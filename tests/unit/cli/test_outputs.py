@@ -50,6 +50,23 @@ def test_target_that_is_missing_is_asked_for(tmp_path, capsys):
     assert "-o FILE" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["out.zip", "OUT-%03d.Parquet", "memory://command/other.npz?version=1"])
+def test_names_of_other_formats_are_refused(name, tmp_path, capsys, monkeypatch):
+    """A tar under such a name would be opened by no program; a command takes what it likes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([("a.txt", b"1")]))
+    for command in ("cat", "select", "convert"):
+        source = "s.tar" if command != "convert" else "folder"
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        (tmp_path / "folder" / "a.txt").write_text("1")
+        more = ["--to", "shards"] if command == "convert" else []
+        assert main([command, "-o", name, *more, source]) == exit_status.WRONG_USE
+        assert "a tar is written, which ." in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"s.tar", "folder"}
+    assert main(["cat", "-o", "pipe:cat > piped.zip", "s.tar"]) == exit_status.DONE
+    assert (tmp_path / "piped.zip").read_bytes()[:5] == b"a.txt"
+
+
 def test_cat_counts_samples(tmp_path, capsys):
     """Whole shards that are joined are told as those of other commands are: name and samples, in a dry run too."""
     names = ("a.txt", "a.cls", "__meta__", "readme", "b.txt")
