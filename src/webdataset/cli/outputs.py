@@ -169,6 +169,7 @@ class ShardOutputs:
 
         if self.target is None:
             raise UsageError("name what to write: -o FILE, -o out-%06d.tar for numbered shards, -o - for stdout")
+        self.refuse_inputs()
         # a command that is written to may make anything of a tar
         other = None if self.target.startswith("pipe:") else _OTHER_FORMATS.search(self.target.partition("?")[0])
         if other is not None:
@@ -177,7 +178,6 @@ class ShardOutputs:
                 " ('wds convert' makes out.parquet, out.arrow and folders of shards)",
                 url=redact(self.target),
             )
-        self.refuse_inputs()
         return RawShardSeries(
             self.target,
             max_samples=self.max_count,
