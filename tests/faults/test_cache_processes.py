@@ -44,34 +44,27 @@ def child(order):
         os._exit(0)
     return number
 
-def sizes(pattern, *suffixes):
-    for path in pathlib.Path(folder).glob(pattern):
-        try:
-            yield path.stat().st_size if path.suffix in suffixes else 0
-        except FileNotFoundError:  # renamed or removed since it was listed
-            pass
-
-def scan():
+def find_sizes(*suffixes):
+    # by number of the file: one that is renamed meanwhile may be listed twice
     found = {}
     for path in pathlib.Path(folder).glob("**/*"):
         try:
             status = path.stat()
-        except FileNotFoundError:
+        except FileNotFoundError:  # renamed or removed since it was listed
             continue
-        if path.suffix in (".tar", ".part"):
-            # a file that is renamed meanwhile is met twice
+        if path.suffix in suffixes:
             found[status.st_ino] = status.st_size
     return found
 
 def measure():
-    # what was there before the second scan, and still was in it, was there together
-    first, second = scan(), scan()
+    # files of both scans were all there when the first ended
+    first, second = find_sizes(".tar", ".part"), find_sizes(".tar", ".part")
     return sum(min(first[each], second[each]) for each in first.keys() & second.keys())
 
 children = {}
 for number in range(rules["processes"]):
     children[child(draw.sample(urls, len(urls)))] = number
-while sum(each > 0 for each in sizes(".wds/*", ".part")) < rules["parts"]:
+while sum(each > 0 for each in find_sizes(".part").values()) < rules["parts"]:
     time.sleep(0.01)
 begin = time.monotonic()
 doomed = draw.sample(sorted(children), rules["killed"])

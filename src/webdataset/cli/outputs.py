@@ -10,7 +10,6 @@ import click
 
 from webdataset.cli import console, exit_status
 from webdataset.core.errors import AlreadyExists, NotFound, UsageError
-from webdataset.core.redaction import redact
 
 if TYPE_CHECKING:
     from webdataset.cli.inputs import Inputs
@@ -170,13 +169,13 @@ class ShardOutputs:
         if self.target is None:
             raise UsageError("name what to write: -o FILE, -o out-%06d.tar for numbered shards, -o - for stdout")
         self.refuse_inputs()
-        # a command that is written to may make anything of a tar
+        # a command (pipe:) may convert the tar that it receives
         other = None if self.target.startswith("pipe:") else _OTHER_FORMATS.search(self.target.partition("?")[0])
         if other is not None:
             raise UsageError(
-                f"a tar is written, which {other[0]} is not: name it out.tar, or out.tar.gz to compress it"
-                " ('wds convert' makes out.parquet, out.arrow and folders of shards)",
-                url=redact(self.target),
+                f"shards are tar files, not {other[0]}: name them out.tar, or out.tar.gz to compress them"
+                " ('wds convert' writes shards to out.parquet, out.arrow and folders of files)",
+                url=self.target,
             )
         return RawShardSeries(
             self.target,

@@ -230,7 +230,7 @@ class Decoder:
     def __getstate__(self) -> dict[str, Any]:
         kept = {
             name: value
-            for name, value in self.__dict__.items()
+            for name, value in dict(self.__dict__).items()
             if name not in ("_plans", "_chains", "_changes", "_metadata")
         }
         # where it is not loaded, none were added

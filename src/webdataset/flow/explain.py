@@ -370,6 +370,7 @@ def _format_stage(stage: object) -> str:
         return f"{_find_name(stage)}({', '.join(arguments)})"
     if isinstance(stage, Stage):
         arguments = [format_value(value) for value in vars(stage).get("args", ())]
+        # a copy: another thread that begins a run may add attributes meanwhile
         arguments += [
             f"{name}={format_value(value)}"
             for name, value in dict(vars(stage)).items()

@@ -244,9 +244,9 @@ class Shuffle(PassThroughStage):
         return state.journal.deliver(shuffle_buffer(pairs, waiting, bufsize, self.initial, state.rng), state)
 
     def __repr__(self) -> str:
-        named = [
-            f"{name}={value!r}" for name, value in self.__dict__.items() if name != "bufsize" and value is not None
-        ]
+        # a copy, as another thread may add attributes meanwhile
+        attributes = dict(self.__dict__)
+        named = [f"{name}={value!r}" for name, value in attributes.items() if name != "bufsize" and value is not None]
         return f"{self.name}({', '.join([repr(self.bufsize), *named])})"
 
 

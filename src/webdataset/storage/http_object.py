@@ -353,7 +353,7 @@ class ServiceClient:
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle all but what is known of this process's threads; a secret that was given as text refuses."""
-        return {name: value for name, value in self.__dict__.items() if name != "_own"}
+        return {name: value for name, value in dict(self.__dict__).items() if name != "_own"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """Take the attributes back; threads begin anew."""

@@ -52,7 +52,7 @@ def test_target_that_is_missing_is_asked_for(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["out.zip", "OUT-%03d.Parquet", "memory://command/other.npz?version=1"])
 def test_names_of_other_formats_are_refused(name, tmp_path, capsys, monkeypatch):
-    """A tar under such a name would be opened by no program; a command takes what it likes."""
+    """No program opens a tar under such a name; a command may convert the tar that it receives."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.tar").write_bytes(archives.by_hand([("a.txt", b"1")]))
     for command in ("cat", "select", "convert"):
@@ -61,7 +61,7 @@ def test_names_of_other_formats_are_refused(name, tmp_path, capsys, monkeypatch)
         (tmp_path / "folder" / "a.txt").write_text("1")
         more = ["--to", "shards"] if command == "convert" else []
         assert main([command, "-o", name, *more, source]) == exit_status.WRONG_USE
-        assert "a tar is written, which ." in capsys.readouterr().err
+        assert "shards are tar files, not ." in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"s.tar", "folder"}
     assert main(["cat", "-o", "pipe:cat > piped.zip", "s.tar"]) == exit_status.DONE
     assert (tmp_path / "piped.zip").read_bytes()[:5] == b"a.txt"

@@ -224,3 +224,37 @@ def test_ranks_with_other_versions_differ():
     )
     assert make("v=1&sig=a", "v=2") == make("v=1&sig=b", "v=2")
     assert make("v=1", "v=2") != make("v=1", "v=3")
+
+
+class Growing:
+    """A value that adds an attribute to its stage when it is looked at, as another thread may at that moment."""
+
+    def __init__(self, stage):
+        self._stage = stage
+
+    def _grow(self):
+        setattr(self._stage, f"added_{len(vars(self._stage))}", 1)
+
+    def __getattribute__(self, name):
+        """``isinstance`` asks for ``__class__``."""
+        if name == "__class__":
+            self._grow()
+        return super().__getattribute__(name)
+
+    def __repr__(self):
+        self._grow()
+        return "growing"
+
+
+@pytest.mark.parametrize("look", ["fingerprint", "explain"])
+def test_attributes_that_come_meanwhile(look):
+    """Another thread begins a run of the same dataset: its stages get attributes while they are described."""
+    dataset = wds.WebDataset("a.tar", shardshuffle=False).shuffle(10)
+    stage = dataset.pipeline[-1]
+    stage.value = Growing(stage)
+    before = len(vars(stage))
+    if look == "fingerprint":
+        assert fingerprint(dataset.pipeline, Bounds())
+    else:
+        assert "shuffle" in dataset.explain()
+    assert len(vars(stage)) > before

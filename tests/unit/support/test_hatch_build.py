@@ -30,7 +30,7 @@ def install(build: Any, root: Path) -> list[str]:
     return told
 
 
-def test_the_module_of_before_stays_until_the_new_one_is_there(
+def test_the_old_module_stays_until_the_new_one_is_there(
     build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it is compiled, and while it is written."""
@@ -40,12 +40,12 @@ def test_the_module_of_before_stays_until_the_new_one_is_there(
     contents = [b"old", b"new" * 500_000]
     seen: list[bytes] = []
 
-    def compile_slowly(folder: Path) -> bytes:
+    def compile_module(folder: Path) -> bytes:
         seen.append(target.read_bytes())
         return contents[1]
 
     monkeypatch.delenv("WDS_NATIVE", raising=False)
-    monkeypatch.setattr(build, "compile_module", compile_slowly)
+    monkeypatch.setattr(build, "compile_module", compile_module)
     ended = threading.Event()
 
     def look() -> None:
