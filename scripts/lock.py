@@ -4,6 +4,9 @@
 some packages anew, ``lock.py --upgrade`` all of them but torch's. pip resolves the environments of the suite, of the
 published versions and of the other projects (scripts/interop.py, scripts/peers.py), for the oldest and the newest
 Python found here; nothing is installed. ``lock.py --check`` compares the environment that runs it with the file.
+
+constraints-lowest.txt is for an environment with the lowest versions that pyproject.toml allows of everything that the
+library needs, on the oldest Python: without it, a lower bound is a guess.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -25,6 +29,7 @@ from interop import OURS, PEERS, WIDS_PEER
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "constraints.txt"
+LOWEST = ROOT / "constraints-lowest.txt"
 SUITE = ["pip", "-e", str(ROOT), *(f"--group={ROOT}/pyproject.toml:{group}" for group in ("test", "lint", "docs"))]
 PUBLISHED = ["0.2.86", "0.2.111", "1.0.2"]
 ORACLE = ["numpy", "pillow", "msgpack", "cbor"]
@@ -34,6 +39,10 @@ OWN = {"webdataset"}
 HEADER = """\
 # Versions that this repository's own environments are built with; no limit for users.
 # Written by scripts/lock.py, which resolves them; `make lint` fails where the environment differs.
+"""
+LOWEST_HEADER = """\
+# The lowest versions that pyproject.toml allows, and what else their environment installs (scripts/test_all.py).
+# Written by scripts/lock.py.
 """
 Versions = Mapping[str, str]
 
@@ -116,6 +125,46 @@ def lock_apart(name: str, chosen_anew: set[str]) -> str:
     return HEADER + "".join(f"{n}=={v}\n" for n, v in sorted(resolved.items()) if n not in peers.UNFIT)
 
 
+def lower_bounds() -> dict[str, str]:
+    """Return the lowest version of each package that the library, with the extras of the group ``suite``, asks for.
+
+    Returns:
+        Canonical name to version.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    wanted = [Requirement(text) for text in project["project"]["dependencies"]]
+    for text in project["dependency-groups"]["suite"]:
+        if isinstance(text, str) and text.startswith("webdataset["):
+            wanted += [Requirement(each) for extra in sorted(Requirement(text).extras) for each in extras[extra]]
+    bounds: dict[str, str] = {}
+    for requirement in wanted:
+        name = canonicalize_name(requirement.name)
+        for bound in requirement.specifier:
+            if bound.operator == ">=":
+                # what several extras ask for has to satisfy all of them
+                bounds[name] = max(bounds.get(name, "0"), bound.version, key=Version)
+    return bounds
+
+
+def lock_lowest(chosen_anew: set[str]) -> str:
+    """Resolve the environment with the lowest versions.
+
+    Args:
+        chosen_anew: canonical names of the packages whose present versions do not count; "" stands for all.
+
+    Returns:
+        The file's text.
+    """
+    python = min(found())
+    number = f"{python[0]}.{python[1]}"
+    before = read(LOWEST, number) if LOWEST.exists() else {}
+    kept = {name: version for name, version in before.items() if not chosen_anew & {name, ""}}
+    wanted = ["pip", "-e", str(ROOT), f"--group={ROOT}/pyproject.toml:suite"]
+    resolved = resolve(found()[python], wanted, {**kept, **lower_bounds()})
+    return LOWEST_HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(resolved.items()))
+
+
 def lock_all(chosen_anew: set[str]) -> str:
     """Resolve every environment.
 
@@ -191,6 +240,7 @@ def main() -> None:
     LOCK.write_text(lock_all(anew), encoding="utf-8")
     for name, file in peers.APART.items():
         file.write_text(lock_apart(name, anew), encoding="utf-8")
+    LOWEST.write_text(lock_lowest(anew), encoding="utf-8")
 
 
 if __name__ == "__main__":

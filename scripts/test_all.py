@@ -4,11 +4,12 @@ Each Python gets an environment of its own under ``.venvs``. The torch tests run
 and spawn as the default start method. On the newest, the resume fuzz plays hundreds of pipelines, and the differential
 one a thousand.
 
-With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, with a
-share of its cases and repetitions (``SHARED``, ``FEWER``) and without what waits for faulty servers most of its time,
-or whose subject no Python changes; those torch tests that the default start method matters to, under the methods that
-are not this Python's, with the same share; and what reads shards, without the native core. ``--prepare`` makes the
-environment of the newest Python, and runs nothing.
+With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, and with the
+lowest versions of all that the library needs, with a share of its cases and repetitions (``SHARED``, ``FEWER``) and
+without what waits for faulty servers most of its time, or whose subject neither changes; those torch tests that the
+default start method matters to, under the methods that are not this Python's, with the same share; and what reads
+shards, without the native core. ``--prepare`` makes the environments of the newest Python and of the lowest versions,
+and runs nothing.
 """
 
 import multiprocessing
@@ -97,9 +98,12 @@ FEWER = {
     "WDS_TEST_SHARE": "4", "DAMAGE_TRIALS": "500", "NATIVE_FUZZ_CASES": "300", "RESUME_FUZZ_CASES": "4",
     "TLS_FORKS": "40",
 }  # fmt: skip
-# Every test runs on the newest Python, and under the other start methods: the first two of its cases, and one in four
-# of the others.
-SHARED = {"WDS_TEST_CASES": "4"}
+# Every test runs on the newest Python, with the lowest versions and under the other start methods: the first of its
+# cases, and one in so many of the others.
+SHARED = {"WDS_TEST_CASES": "6"}
+LOWEST = "constraints-lowest.txt"
+NOT_LOWEST = "--ignore=tests/docs/test_lock.py"  # it is about the other file
+SUITE = ("-m", "pytest", "-q", "-m", "not once")
 
 
 def run(*command: object, **settings: str) -> int:
@@ -124,17 +128,44 @@ def environment(version: tuple[int, ...], python: str) -> Path:
     Raises:
         SystemExit: it could not be made.
     """
-    home = ROOT / ".venvs" / f"{version[0]}.{version[1]}"
+    return install(f"{version[0]}.{version[1]}", python, "constraints.txt", "test", "lint")
+
+
+def lowest_environment(python: str) -> Path:
+    """Make (once) the environment with the lowest versions that the library allows; return its interpreter.
+
+    Args:
+        python: path of the interpreter it is made with.
+
+    Raises:
+        SystemExit: it could not be made.
+    """
+    return install("lowest", python, LOWEST, "suite")
+
+
+def install(name: str, python: str, constraints: str, *groups: str) -> Path:
+    """Make an environment, unless it is there and newer than what says what it holds; return its interpreter.
+
+    Args:
+        name: of its folder.
+        python: path of the interpreter it is made with.
+        constraints: the file of the versions.
+        *groups: of dependencies, beside the package itself.
+
+    Raises:
+        SystemExit: it could not be made.
+    """
+    home = ROOT / ".venvs" / name
     own = home / "bin" / "python"
     stamp = home / ".ready"
-    needs = max((ROOT / name).stat().st_mtime for name in ("pyproject.toml", "constraints.txt"))
+    needs = max((ROOT / file).stat().st_mtime for file in ("pyproject.toml", constraints))
     if stamp.exists() and stamp.stat().st_mtime > needs:
         return own
-    pip = (own, "-m", "pip", "install", "-q", "-c", "constraints.txt")
-    steps = [(python, "-m", "venv", home), (*pip, "-U", "pip"), (*pip, "-e", ".", "--group", "test", "--group", "lint")]
-    for step in steps:
+    pip = (own, "-m", "pip", "install", "-q", "-c", constraints)
+    wanted = [word for group in groups for word in ("--group", group)]
+    for step in [(python, "-m", "venv", home), (*pip, "-U", "pip"), (*pip, "-e", ".", *wanted)]:
         if run(*step):
-            raise SystemExit(f"could not make the environment of Python {version[0]}.{version[1]}")
+            raise SystemExit(f"could not make the environment {name}")
     stamp.touch()
     return own
 
@@ -152,7 +183,7 @@ def started_places() -> list[str]:
 
 
 def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> dict[str, int]:
-    """Run what is left to do for a change, in the environment of this Python and in that of the newest.
+    """Run what is left to do for a change, in the environments of this Python, of the newest, and of lowest versions.
 
     Args:
         pythons: interpreters by version.
@@ -167,8 +198,10 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
     if newest != here:
         name, python = f"Python {newest[0]}.{newest[1]}", environment(newest, pythons[newest])
         results[f"{name}, versions as locked"] = run(python, "scripts/lock.py", "--check")
-        words = ("-m", "pytest", "-q", "-m", "not once", *workers, *WAITING, *SAME_EVERYWHERE)
-        results[name] = run(python, *words, **SHARED)
+        results[name] = run(python, *SUITE, *workers, *WAITING, *SAME_EVERYWHERE, **SHARED)
+    name, python = "lowest versions", lowest_environment(pythons[min(pythons)])
+    results[f"{name}, as locked"] = run(python, "scripts/lock.py", "--check", "--file", LOWEST)
+    results[name] = run(python, *SUITE, *workers, *WAITING, *SAME_EVERYWHERE, NOT_LOWEST, **SHARED)
     for method in METHODS if has_torch(Path(sys.executable)) else ():
         if method != multiprocessing.get_context().get_start_method():
             chosen, share = SPAWNING, {}
@@ -194,6 +227,7 @@ def main() -> None:
             # the workers of pytest would all compile the tests at the same time
             command = [str(python), "-m", "pytest", "--collect-only", "-qq", "-n", "0"]
             subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+        lowest_environment(pythons[min(pythons)])
         return
     if extra[:1] == ["--ci"]:
         report(rest_of_ci(pythons, extra[1:]))

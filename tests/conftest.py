@@ -28,7 +28,7 @@ from support import failed_tests
 
 # where the suite runs again: one of so many cases of tests marked `repeats`, and of examples (scripts/test_all.py)
 SHARE = int(os.environ.get("WDS_TEST_SHARE", "1"))
-# of every other test, the first two cases and one of so many of the following ones
+# of every other test one of so many cases, beginning with the first
 CASES = int(os.environ.get("WDS_TEST_CASES", "1"))
 # how long an example takes decides nothing
 settings.register_profile("untimed", settings(), deadline=None, max_examples=100 // SHARE)
@@ -93,7 +93,7 @@ def pytest_collection_modifyitems(config, items):
         name = item.nodeid.partition("[")[0]
         number = seen[name]
         repeats = item.get_closest_marker("repeats") is not None
-        stays = number % SHARE == 0 if repeats else number < 2 or number % CASES == 0
+        stays = number % (SHARE if repeats else CASES) == 0
         (kept if stays else left).append(item)
         seen[name] += 1
     items[:] = kept

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import webdataset as wds
 from support.hf_server import TOKEN, hf_server
@@ -12,6 +13,9 @@ from webdataset.storage.listing import list_urls
 theirs = pytest.importorskip("huggingface_hub")
 # Their package imports its modules at first use of one of its names, but not this one.
 errors = pytest.importorskip("huggingface_hub.errors")
+ELSEWHERE = pytest.mark.skipif(
+    Version(theirs.__version__) < Version("1.4"), reason="huggingface_hub before 1.4 fails at endpoints of others"
+)
 
 
 @pytest.fixture
@@ -48,6 +52,7 @@ def test_files_agree(hub, tmp_path, path):
         assert stream.read() == downloaded(hub, path, tmp_path)
 
 
+@ELSEWHERE
 def test_lists_agree(hub):
     """Trees over pages, globs of their file system."""
     api = theirs.HfApi(endpoint=hub.endpoint, token=False)
@@ -62,6 +67,7 @@ def test_lists_agree(hub):
         assert stream.read() == ours.read()
 
 
+@ELSEWHERE
 def test_uploads_both_ways(hub, tmp_path):
     """A file that they commit we read; one that we commit they download."""
     api = theirs.HfApi(endpoint=hub.endpoint, token=TOKEN)

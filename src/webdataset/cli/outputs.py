@@ -47,7 +47,7 @@ _OTHER_FORMATS = re.compile(
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 
 
-class SizeType(click.ParamType[int]):
+class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """A number of bytes: ``100000``, ``500M``, ``1.5GB`` (thousands), ``2GiB`` (1024s)."""
 
     name = "SIZE"

@@ -57,7 +57,7 @@ class NumberType(SizeType):
         return super().convert(text, param, ctx)
 
 
-class SliceType(click.ParamType[slice]):
+class SliceType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """A slice: ``lo:hi``, ``lo:hi:step``; each part may be missing."""
 
     name = "LO:HI:STEP"

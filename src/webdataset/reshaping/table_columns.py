@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from webdataset.core.errors import SampleError, WebDatasetError
 from webdataset.reshaping.field_values import IMAGES, JSONS, NUMBERS, SOUNDS, TEXTS, VIDEOS, last_extension
-from webdataset.reshaping.table_reading import load_arrow
+from webdataset.reshaping.table_reading import NUMPY_NAMES, load_arrow
 from webdataset.samples.raw_samples import RawSample
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
 _MOST_BYTES = 2**31 - 1
 _FILES: Final = {"Image": IMAGES, "Audio": SOUNDS, "Video": VIDEOS, "Pdf": frozenset(("pdf",))}
-_DTYPES: Final = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _ARRAYS: Final = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 )
@@ -260,29 +261,44 @@ def _choose_array(stem: str, field: str, contents: Sequence[bytes]) -> list[Tabl
         array = npy_loads(content)
         if array.dtype.name != dtype or array.shape != shape or not array.dtype.isnative:
             raise ValueError(f"an array of {array.dtype} {list(array.shape)} among those of {dtype} {list(shape)}")
-        return list(array) if dtype == "float16" and array.ndim == 1 else array.tolist()
+        return _list_halves(array) if dtype == "float16" else array.tolist()
 
     return [TableColumn(stem, (field,), kind, decode)]
 
 
-def make_schema(columns: Iterable[TableColumn]) -> "pa.Schema":
+def _list_halves(array: "npt.NDArray[np.float16]") -> list[object]:
+    """Return nested lists of numpy's float16: pyarrow before 21 makes halves of no other numbers."""
+    return list(array) if array.ndim == 1 else [_list_halves(each) for each in array]
+
+
+def make_schema(columns: Iterable[TableColumn], *, sized_lists: bool = True) -> "pa.Schema":
     """Return the schema of a table: ``__key__`` and the columns, with the names of fields and Hugging Face features.
 
     Args:
         columns: of the table.
+        sized_lists: let lists of one size have it in their type, and not in the features alone. Parquet has no such
+            type: where one is missing, pyarrow before 26 cannot read the column back.
     """
     pa = load_arrow()
     key = pa.field("__key__", pa.string())
-    fields = [key, *(_make_field(column) for column in columns)]
+    fields = [key, *(_make_field(column, sized_lists=sized_lists) for column in columns)]
     files = {column.name: column.hf_type for column in columns if column.hf_type is not None}
-    features = {each.name: _make_feature(each.type, files.get(each.name)) for each in fields}
+    kinds = {key.name: key.type, **{column.name: column.kind for column in columns}}
+    features = {name: _make_feature(kind, files.get(name)) for name, kind in kinds.items()}
     return pa.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
 
 
-def _make_field(column: TableColumn) -> "pa.Field":
+def _make_field(column: TableColumn, *, sized_lists: bool) -> "pa.Field":
     files = {"webdataset_files": json.dumps(column.fields)}
     told = {"webdataset": column.fields[0]} if column.hf_type is None else files
-    return load_arrow().field(column.name, column.kind, metadata=told)
+    kind = column.kind if sized_lists else _drop_sizes(column.kind)
+    return load_arrow().field(column.name, kind, metadata=told)
+
+
+def _drop_sizes(kind: "pa.DataType") -> "pa.DataType":
+    """Return a type of lists of one size as one of lists of any size; another type as it is."""
+    pa = load_arrow()
+    return pa.list_(_drop_sizes(kind.value_type)) if pa.types.is_fixed_size_list(kind) else kind
 
 
 def _make_feature(kind: "pa.DataType", hf_type: str | None = None) -> Mapping[str, object]:
@@ -296,4 +312,4 @@ def _make_feature(kind: "pa.DataType", hf_type: str | None = None) -> Mapping[st
         return {"feature": _make_feature(kind.value_type), "length": kind.list_size, "_type": "List"}
     if types.is_list(kind):
         return {"feature": _make_feature(kind.value_type), "_type": "List"}
-    return {"dtype": _DTYPES.get(str(kind), str(kind)), "_type": "Value"}
+    return {"dtype": NUMPY_NAMES.get(str(kind), str(kind)), "_type": "Value"}

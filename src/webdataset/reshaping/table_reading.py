@@ -42,6 +42,8 @@ _MOST_ROWS = 1024
 _BUFFER_BYTES = 1 << 20
 MEDIA: Final = frozenset(("Image", "Audio", "Video", "Pdf"))
 """The Hugging Face features that are files: a struct of ``bytes`` and ``path``."""
+NUMPY_NAMES: Final = {"halffloat": "float16", "float": "float32", "double": "float64"}
+"""Arrow's names of types that numpy names otherwise."""
 
 Features = Mapping[str, object]
 ColumnReader = Callable[["pa.Array"], Iterable[object]]
@@ -344,12 +346,24 @@ def _find_shape(kind: "pa.DataType", feature: Mapping[str, object]) -> tuple[str
         lengths = cast("list[int | None]", feature["shape"])
         return str(feature["dtype"]), (-1, *(int(length or 0) for length in lengths[1:]))
     shape: list[int] = []
-    while types.is_fixed_size_list(kind):
-        shape.append(kind.list_size)
+    inner: object = feature
+    while (length := _find_length(kind, inner)) is not None:
+        shape.append(length)
         kind = kind.value_type
+        inner = inner.get("feature") if isinstance(inner, dict) else None
     if not shape or not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         return None
-    return kind.to_pandas_dtype().__name__.rstrip("_"), tuple(shape)
+    # to_pandas_dtype() would need pandas in older versions
+    return NUMPY_NAMES.get(str(kind), str(kind)), tuple(shape)
+
+
+def _find_length(kind: "pa.DataType", feature: object) -> int | None:
+    """Return the length of lists of one size, which their type or their Hugging Face feature tells; else None."""
+    types = load_arrow().types
+    if types.is_fixed_size_list(kind):
+        return int(kind.list_size)
+    told = feature.get("length") if isinstance(feature, dict) and types.is_list(kind) else None
+    return told if type(told) is int and told > 0 else None
 
 
 def _read_arrays(name: str, dtype: str, shape: tuple[int, ...], array: "pa.Array") -> Iterator[object]:

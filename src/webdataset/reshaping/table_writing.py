@@ -118,7 +118,8 @@ class TableWriter:
     ) -> None:
         self.files: list[tuple[str, int]] = []
         self.columns = columns
-        self._target, self._kind, self._schema = target, kind, make_schema(columns)
+        self._target, self._kind = target, kind
+        self._schema = make_schema(columns, sized_lists=kind != "parquet")
         self._numbered = name_numbered(target, 0) is not None
         if (max_samples or max_bytes) and not self._numbered:
             raise UsageError(f"several files need a pattern such as out-%05d.{kind} for their names, not {target!r}")

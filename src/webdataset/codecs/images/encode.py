@@ -53,7 +53,11 @@ def encode_image(image: object, format: str = "PNG") -> bytes:  # noqa: A002  up
     kind = _PILLOW_NAMES.get(name, name)
     try:
         picture.save(stream, format=kind, **_OPTIONS.get(kind, {}))
-    except (OSError, KeyError, ValueError) as error:
+    except KeyError as error:
+        raise EncodingError(
+            f"this Pillow writes no {name} ({describe_error(error)}): pip install -U pillow (AVIF needs 11.3 or later)"
+        ) from error
+    except (OSError, ValueError) as error:
         raise EncodingError(
             f"an image of mode {picture.mode} cannot be written as {name}: {describe_error(error)}"
         ) from error

@@ -165,6 +165,15 @@ def test_avif_is_close_and_keeps_transparency():
     assert np.abs(back(encode(ALPHA, "avif"), "RGBA")[..., 3].astype(int) - ALPHA[..., 3]).max() <= 4
 
 
+def test_a_pillow_without_a_writer_says_what_to_install(monkeypatch):
+    """An older Pillow, or one that was built without AVIF."""
+    Image.init()
+    monkeypatch.delitem(Image.SAVE, "AVIF")
+    monkeypatch.delitem(Image.EXTENSION, ".avif")
+    with pytest.raises(EncodingError, match=r"writes no AVIF .*pip install -U pillow \(AVIF needs 11.3"):
+        encode(COLOUR, "avif")
+
+
 @pytest.mark.parametrize("field", ["gif", "webp", "avif", "jpg", "bmp", "pgm", "pbm"])
 @pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
 def test_depth_is_not_cut_silently(field, kind):
