@@ -201,7 +201,8 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
         results[name] = run(python, *SUITE, *workers, *WAITING, *SAME_EVERYWHERE, **SHARED)
     name, python = "lowest versions", lowest_environment(pythons[min(pythons)])
     results[f"{name}, as locked"] = run(python, "scripts/lock.py", "--check", "--file", LOWEST)
-    results[name] = run(python, *SUITE, *workers, *WAITING, *SAME_EVERYWHERE, NOT_LOWEST, **SHARED)
+    words = (*SUITE, *workers, *WAITING, *SAME_EVERYWHERE, NOT_LOWEST)
+    results[name] = run(python, *words, **SHARED, WDS_TEST_ENVIRONMENT="lowest")
     for method in METHODS if has_torch(Path(sys.executable)) else ():
         if method != multiprocessing.get_context().get_start_method():
             chosen, share = SPAWNING, {}

@@ -170,10 +170,11 @@ def pytest_collectreport(report):
 
 
 def expected_here(line):
-    """Return what a line of expected_skips.txt expects on this Python, or nothing."""
+    """Return what a line of expected_skips.txt expects on this Python and in this environment, or nothing."""
     if line.startswith("if "):
         condition, _, line = line.removeprefix("if ").partition(": ")
-        return line if Marker(condition).evaluate() else ""
+        environment = {"extra": os.environ.get("WDS_TEST_ENVIRONMENT", "")}
+        return line if Marker(condition).evaluate(environment) else ""
     return "" if line.startswith("#") else line
 
 

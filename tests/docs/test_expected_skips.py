@@ -13,6 +13,8 @@ EXPECTED = f"""# a comment
 no GPU
 if python_version == "{HERE}": only here
 if python_version != "{HERE}": only elsewhere
+if extra == "named": only so
+if extra == "other": only otherwise
 """
 SUITE = """
 import pytest
@@ -35,6 +37,8 @@ def test_passes():
         (["no GPU", "weed is not installed"], "1", 1, ["-n", "1"]),
         (["weed is not installed"], "", 0, []),
         (["weed is not installed: only elsewhere"], "1", 1, []),
+        (["only so"], "1", 0, []),
+        (["weed is not installed: only otherwise"], "1", 1, []),
     ],
 )
 def test_what_is_skipped_must_be_expected(tmp_path, reasons, strict, status, workers):
@@ -45,7 +49,7 @@ def test_what_is_skipped_must_be_expected(tmp_path, reasons, strict, status, wor
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), *workers]
     done = subprocess.run(
         [*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "WDS_STRICT": strict},
+        env={**os.environ, "WDS_STRICT": strict, "WDS_TEST_ENVIRONMENT": "named"},
     )  # fmt: skip
     assert done.returncode == status, done.stdout + done.stderr
     assert ("weed is not installed" in done.stderr) is bool(status)
