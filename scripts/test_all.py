@@ -4,12 +4,12 @@ Each Python gets an environment of its own under ``.venvs``. The torch tests run
 and spawn as the default start method. On the newest, the resume fuzz plays hundreds of pipelines, and the differential
 one a thousand.
 
-With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, and with the
-lowest versions of all that the library needs, with a share of its cases and repetitions (``SHARED``, ``FEWER``) and
-without what waits for faulty servers most of its time, or whose subject neither changes; those torch tests that the
-default start method matters to, under the methods that are not this Python's, with the same share; and what reads
-shards, without the native core. ``--prepare`` makes the environments of the newest Python and of the lowest versions,
-and runs nothing.
+With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, with a
+share of its cases and repetitions (``SHARED``, ``FEWER``) and without what waits for faulty servers most of its time,
+or whose subject no Python changes; the same of what uses other packages, with the lowest versions of these; those torch
+tests that the default start method matters to, under the methods that are not this Python's, with the same share; and
+what reads shards, without the native core. ``--prepare`` makes the environments of the newest Python and of the lowest
+versions, and runs nothing.
 """
 
 import multiprocessing
@@ -100,9 +100,16 @@ FEWER = {
 }  # fmt: skip
 # Every test runs on the newest Python, with the lowest versions and under the other start methods: the first of its
 # cases, and one in so many of the others.
-SHARED = {"WDS_TEST_CASES": "6"}
+SHARED = {"WDS_TEST_CASES": "8"}
 LOWEST = "constraints-lowest.txt"
-NOT_LOWEST = "--ignore=tests/docs/test_lock.py"  # it is about the other file
+# What other packages do for the library; streams, samples, stages and loaders are its own.
+USING_OTHERS = [
+    "--ignore=tests/docs/test_lock.py",  # it is about the other file
+    "tests/compat", "tests/contracts", "tests/docs", "tests/properties/test_codecs.py",
+    "tests/properties/test_convert.py", "tests/storage", "tests/unit/caching", "tests/unit/cli", "tests/unit/codecs",
+    "tests/unit/core", "tests/unit/index", "tests/unit/inspection", "tests/unit/reshaping", "tests/unit/serving",
+    "tests/unit/storage", "tests/unit/viewer", "tests/unit/writing",
+]  # fmt: skip
 SUITE = ("-m", "pytest", "-q", "-m", "not once")
 
 
@@ -201,7 +208,7 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
         results[name] = run(python, *SUITE, *workers, *WAITING, *SAME_EVERYWHERE, **SHARED)
     name, python = "lowest versions", lowest_environment(pythons[min(pythons)])
     results[f"{name}, as locked"] = run(python, "scripts/lock.py", "--check", "--file", LOWEST)
-    words = (*SUITE, *workers, *WAITING, *SAME_EVERYWHERE, NOT_LOWEST)
+    words = (*SUITE, *workers, *WAITING, *SAME_EVERYWHERE, *USING_OTHERS)
     results[name] = run(python, *words, **SHARED, WDS_TEST_ENVIRONMENT="lowest")
     for method in METHODS if has_torch(Path(sys.executable)) else ():
         if method != multiprocessing.get_context().get_start_method():
