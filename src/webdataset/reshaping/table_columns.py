@@ -301,7 +301,7 @@ def _drop_sizes(kind: "pa.DataType") -> "pa.DataType":
     return pa.list_(_drop_sizes(kind.value_type)) if pa.types.is_fixed_size_list(kind) else kind
 
 
-def _make_feature(kind: "pa.DataType", hf_type: str | None = None) -> Mapping[str, object]:
+def _make_feature(kind: "pa.DataType", hf_type: str | None = None) -> Mapping[str, object] | list[object]:
     """Return the Hugging Face feature of an Arrow type."""
     types = load_arrow().types
     if hf_type is not None:
@@ -309,7 +309,11 @@ def _make_feature(kind: "pa.DataType", hf_type: str | None = None) -> Mapping[st
     if types.is_struct(kind):
         return {each.name: _make_feature(each.type) for each in kind}
     if types.is_fixed_size_list(kind):
-        return {"feature": _make_feature(kind.value_type), "length": kind.list_size, "_type": "List"}
+        return {"feature": _make_feature(kind.value_type), "length": kind.list_size, "_type": "Sequence"}
+    if types.is_list(kind) and types.is_struct(kind.value_type):
+        # a Sequence of them would be a struct of lists
+        return [_make_feature(kind.value_type)]
     if types.is_list(kind):
-        return {"feature": _make_feature(kind.value_type), "_type": "List"}
+        # List is the newer name, which datasets before 4 do not know
+        return {"feature": _make_feature(kind.value_type), "_type": "Sequence"}
     return {"dtype": NUMPY_NAMES.get(str(kind), str(kind)), "_type": "Value"}
