@@ -100,3 +100,12 @@ def test_everything_that_the_groups_need_is_locked(lock):
     assert len(needed()) > 100 or "torch" not in needed()
     assert locked["torch"] == "2.13.0"
     assert "://" not in lock.LOCK.read_text(encoding="utf-8")
+
+
+def test_the_lowest_versions_are_those_that_the_project_allows(lock):
+    """A bound that is changed in pyproject.toml alone would not be tested."""
+    locked, bounds = lock.read(lock.LOWEST, "3.11"), lock.lower_bounds()
+    assert {name: Version(locked[name]) for name in bounds} == {name: Version(each) for name, each in bounds.items()}
+    assert len(bounds) > 30
+    assert "torch" not in locked
+    assert "://" not in lock.LOWEST.read_text(encoding="utf-8")

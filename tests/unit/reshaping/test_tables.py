@@ -401,6 +401,16 @@ def test_arrays_that_are_missing_can_be_read_by_every_pyarrow(dtype, tmp_path):
     assert [each.payloads().get("x.npy") for each in rows] == arrays
 
 
+def test_features_of_lists_are_those_that_every_version_of_datasets_knows(tmp_path):
+    """Sequence, and a list of structs as [struct]: before 4 there is no List, and a Sequence of structs is no list."""
+    content = b'{"boxes": [{"x": 1}], "tags": ["a"]}'
+    table = write([sample("a", m__json=content, x__npy=npy_dumps(np.ones(2, "f4")))], tmp_path / "x.parquet")
+    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    number, text, real = ({"dtype": name, "_type": "Value"} for name in ("int64", "string", "float32"))
+    assert features["m"] == {"boxes": [{"x": number}], "tags": {"feature": text, "_type": "Sequence"}}
+    assert features["x"] == {"feature": real, "length": 2, "_type": "Sequence"}
+
+
 @pytest.mark.parametrize(
     ("contents", "name", "kind"),
     [
