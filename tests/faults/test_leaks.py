@@ -234,3 +234,31 @@ def test_memory_is_flat_over_epochs(source, shard, clean):
             gc.collect()
             after.append(resident_bytes())
     assert after[-1] - max(after[:10]) < FLAT_BYTES, [size >> 20 for size in after]
+
+
+@pytest.mark.parametrize("way", ["plain", "elastic", "open shards", "elastic, open shards"])
+def test_an_error_leaves_no_shard_open(way, tmp_path):
+    """Whoever keeps the error keeps no file open, and none waits for the collector, whatever frames the error holds."""
+    urls = [str(tmp_path / f"{number}.tar") for number in range(3)]
+    for url in urls:
+        with wds.TarWriter(url) as sink:
+            for number in range(300):
+                sink.write({"__key__": f"{number}", "bin": bytes(7000)})
+
+    def fail(sample):
+        if sample["__key__"] == "3":
+            raise ZeroDivisionError
+        return sample
+
+    dataset = wds.WebDataset(urls, shardshuffle=False, open_shards=2 if "open shards" in way else 1).map(fail)
+    if "elastic" in way:
+        dataset = dataset.elastic(3)
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(ZeroDivisionError):
+            list(dataset)
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()

@@ -205,39 +205,43 @@ class StreamCursor:
 
     def items(self) -> Generator[Any]:
         """Yield items by rising position."""
-        streams, every = self.streams, self.plan.streams
-        heap = [(stream.count * every + number, stream) for number, stream in streams.items() if not stream.over]
-        heapq.heapify(heap)  # no two positions are equal, so nothing else is compared
-        furthest = max(heap, default=(0, None))[0]
-        # of states that were merged, some streams catch up first
-        while heap and furthest - heap[0][0] >= every:
-            position, stream = heap[0]
-            item = stream.advance()
-            if item is END:
-                heapq.heappop(heap)
-                self._end_stream(stream)
-                continue
-            heapq.heapreplace(heap, (position + every, stream))
-            furthest = max(furthest, position + every)
-            self._last = stream
-            yield item
-        # then positions rise from round to round
-        order = [stream for _, stream in sorted(heap)]
-        ahead = self.ahead
-        while order:
-            for stream in order:
+        try:
+            streams, every = self.streams, self.plan.streams
+            heap = [(stream.count * every + number, stream) for number, stream in streams.items() if not stream.over]
+            heapq.heapify(heap)  # no two positions are equal, so nothing else is compared
+            furthest = max(heap, default=(0, None))[0]
+            # of states that were merged, some streams catch up first
+            while heap and furthest - heap[0][0] >= every:
+                position, stream = heap[0]
                 item = stream.advance()
                 if item is END:
+                    heapq.heappop(heap)
                     self._end_stream(stream)
                     continue
+                heapq.heapreplace(heap, (position + every, stream))
+                furthest = max(furthest, position + every)
                 self._last = stream
                 yield item
-                del item
-            order = [stream for stream in order if not stream.over]
-            while rounds := ahead.take(order):
-                yield from rounds
-                self._end_rounds()
-        self._judge()
+            # then positions rise from round to round
+            order = [stream for _, stream in sorted(heap)]
+            ahead = self.ahead
+            while order:
+                for stream in order:
+                    item = stream.advance()
+                    if item is END:
+                        self._end_stream(stream)
+                        continue
+                    self._last = stream
+                    yield item
+                    del item
+                order = [stream for stream in order if not stream.over]
+                while rounds := ahead.take(order):
+                    yield from rounds
+                    self._end_rounds()
+            self._judge()
+        except BaseException:  # whatever it is, it is raised again: its frames hold all that is open, perhaps for long
+            self.close()
+            raise
 
     def _end_rounds(self) -> None:
         """Take note of what was given of the rounds that streams have read ahead; give nothing more of them."""

@@ -57,7 +57,8 @@ class VirtualStream(Generic[Output]):
         self.loop: Loop | None = None
         self.told = -1
         self._given, self.over = _parse_stream_state(stream_state)  # before the loop begins, and when it is over
-        self.failed: BaseException | None = None
+        # its kind alone: an error holds the frames that it passed, and so this stream with its open shards
+        self.failed: type[BaseException] | None = None
         self.barren = False
 
     @property
@@ -86,7 +87,7 @@ class VirtualStream(Generic[Output]):
             else:  # what the loop does itself where it is asked: a call less
                 loop.count += 1
         except BaseException as error:  # whatever it is: there is no state after it
-            self.failed = error
+            self.failed = type(error)
             if self.loop is not None:
                 self.loop.flow.position = NO_POSITION
             raise
@@ -121,7 +122,7 @@ class VirtualStream(Generic[Output]):
         try:
             return bool(refill(position))
         except BaseException as error:  # as in advance
-            self.failed = error
+            self.failed = type(error)
             loop.flow.position = NO_POSITION
             raise
         finally:
@@ -165,7 +166,7 @@ class VirtualStream(Generic[Output]):
         """
         if self.failed is not None:
             raise FlowError(
-                f"stream {self.stream.number} failed ({type(self.failed).__name__}), and there is no state after a "
+                f"stream {self.stream.number} failed ({self.failed.__name__}), and there is no state after a "
                 "failure: use the one that was saved last"
             )
         return self._stream_state if self.loop is None else self.loop.split_snapshot()
