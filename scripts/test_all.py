@@ -98,8 +98,8 @@ FEWER = {
     "WDS_TEST_SHARE": "4", "DAMAGE_TRIALS": "500", "NATIVE_FUZZ_CASES": "300", "RESUME_FUZZ_CASES": "4",
     "TLS_FORKS": "40",
 }  # fmt: skip
-# Every test runs on the newest Python, with the lowest versions and under the other start methods: the first of its
-# cases, and one in so many of the others.
+# Of each test that runs again, on the newest Python, with the lowest versions or under another start method: the first
+# of its cases, and every eighth after it.
 SHARED = {"WDS_TEST_CASES": "8"}
 LOWEST = "constraints-lowest.txt"
 # What other packages do for the library; streams, samples, stages and loaders are its own.

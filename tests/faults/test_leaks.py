@@ -238,7 +238,7 @@ def test_memory_is_flat_over_epochs(source, shard, clean):
 
 @pytest.mark.parametrize("way", ["plain", "elastic", "open shards", "elastic, open shards"])
 def test_an_error_leaves_no_shard_open(way, tmp_path):
-    """Whoever keeps the error keeps no file open, and none waits for the collector, whatever frames the error holds."""
+    """All files are closed when the error is raised, although its frames still hold their readers."""
     urls = [str(tmp_path / f"{number}.tar") for number in range(3)]
     for url in urls:
         with wds.TarWriter(url) as sink:

@@ -239,9 +239,9 @@ class StreamCursor:
                     yield from rounds
                     self._end_rounds()
             self._judge()
-        except BaseException:  # whatever it is, it is raised again: its frames hold all that is open, perhaps for long
+        finally:
+            # the frames of an error hold all that is open, perhaps for long
             self.close()
-            raise
 
     def _end_rounds(self) -> None:
         """Take note of what was given of the rounds that streams have read ahead; give nothing more of them."""
