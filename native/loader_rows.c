@@ -181,6 +181,20 @@ unknown:
     return NULL;
 }
 
+PyDoc_STRVAR(find_address_doc,
+"find_address(buffer) -> int\n\n"
+"Where the bytes of a buffer begin in memory.");
+
+static PyObject *find_address(PyObject *module, PyObject *object)
+{
+    Py_buffer view;
+    (void)module;
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) return NULL;
+    PyObject *address = PyLong_FromVoidPtr(view.buf);
+    PyBuffer_Release(&view);
+    return address;
+}
+
 /* -- drawing samples */
 
 /* where a page of progress has what it says; webdataset.loading.shared_memory writes and reads it */

@@ -9,6 +9,7 @@
 
 static PyMethodDef module_methods[] = {
     {"draw", (PyCFunction)draw, METH_VARARGS, draw_doc},
+    {"find_address", find_address, METH_O, find_address_doc},
     {"gather", (PyCFunction)gather, METH_VARARGS, gather_doc},
 #ifndef _WIN32
     {"is_unchanged", is_unchanged, METH_VARARGS, is_unchanged_doc},

@@ -32,6 +32,8 @@
 /* bytes that are read with a body: at least, and from which on they are a chunk */
 #define LEAST_AHEAD 4096
 #define MOST_AHEAD (256 * 1024)
+/* bytes that are read at a time where members are small: what stays in a processor's cache, with what is made of them */
+#define CHUNK (128 * 1024)
 
 typedef struct {
     Py_ssize_t length;
@@ -237,6 +239,27 @@ static Py_ssize_t end_chunk_at(Source *source, Py_ssize_t at)
     return replace_chunk(source, nothing, 0, there) < 0 ? -1 : rest;
 }
 
+/* Read the next chunk, which begins with what this one has from `at` on: a member that it cuts off. 1 where more came, 0
+   at the end, -1 with MemoryError. */
+static int extend_chunk(Source *source, Py_ssize_t at)
+{
+    Py_ssize_t rest = source->end - at;
+    /* a read that ends at a page is the fastest */
+    Py_ssize_t size = (source->left < CHUNK ? source->left : CHUNK) / LEAST_AHEAD * LEAST_AHEAD + LEAST_AHEAD
+        - (Py_ssize_t)((source->base + source->end) % LEAST_AHEAD);
+    PyObject *next = PyBytes_FromStringAndSize(NULL, rest + size);
+    if (next == NULL) return -1;
+    memcpy(PyBytes_AsString(next), source->data + at, (size_t)rest);
+    Py_ssize_t count = read_file(source->file, NULL, 0, PyBytes_AsString(next) + rest, size);
+    if (count <= 0) {
+        Py_DECREF(next);
+        return 0;
+    }
+    source->left -= count;
+    Py_DECREF(source->buffer);
+    return replace_chunk(source, next, rest + count, source->base + at) < 0 ? -1 : 1;
+}
+
 /* Read a body that begins at `body` in the chunk, and `ahead` bytes that follow it and its padding: they are the next
    chunk. `first` is where its first header begins. The body, owned, and the chunk before, owned, in `spent`; NULL with
    MemoryError, or where the file gives less: then the chunk is what there is from `first` on. */
@@ -337,7 +360,22 @@ static PyObject *take(Taker *self, PyObject *args)
         if (key_length > (Py_ssize_t)sizeof present) goto stop;
         memcpy(present, PyBytes_AsString(key_bytes), (size_t)key_length);
     }
+    int extend = 0; /* the member at `pos` is cut off by the end of the chunk: more is read first */
     for (;;) {
+        if (extend) {
+            extend = 0;
+            /* large members, and those of a map, are read in other ways */
+            if (source.file < 0 || source.mapped || self->ahead) break;
+            if (source.left <= 0) {
+                more = 1;
+                break;
+            }
+            Py_ssize_t kept = pos < source.end ? pos : source.end;
+            int came = extend_chunk(&source, kept);
+            if (came < 0) goto failed;
+            if (came == 0) break;
+            pos -= kept;
+        }
         Py_ssize_t at = pos, end = source.end;
         if (at >= end && source.file >= 0 && self->ahead) {
             /* a chunk that ended between two members, among large ones */
@@ -353,10 +391,17 @@ static PyObject *take(Taker *self, PyObject *args)
             plan_ahead(self, 0, 0, 0, step);
             continue;
         }
-        if (at > end || end - at < BLOCK) break;
+        if (at > end || end - at < BLOCK) {
+            extend = 1;
+            continue;
+        }
         const unsigned char *header = (const unsigned char *)source.data + at;
         if (header[156] == 'x') {
-            if (end - at < 3 * BLOCK || !is_checksum_right(header)) break;
+            if (end - at < 3 * BLOCK) {
+                extend = 1;
+                continue;
+            }
+            if (!is_checksum_right(header)) break;
             long long records = read_octal(header + 124, 12);
             if (records <= 0 || records > BLOCK || !is_indifferent(header + BLOCK, (Py_ssize_t)records)) break;
             at += 2 * BLOCK;
@@ -371,7 +416,10 @@ static PyObject *take(Taker *self, PyObject *args)
             /* what it declares and the file does not have is not allocated */
             if (source.file < 0 || size > source.length - source.base - body) break;
             if (!source.mapped && size > MOST_IN_ONE_READ) break;
-            if (!source.mapped && !self->ahead && size - (end - body) < WORTH_A_READ) break;
+            if (!source.mapped && !self->ahead && size - (end - body) < WORTH_A_READ) {
+                extend = 1;
+                continue;
+            }
             if (source.left <= 0 && (source.mapped || size < LARGE)) {
                 more = 1;
                 break;

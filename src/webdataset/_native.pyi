@@ -1,6 +1,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from typing_extensions import Buffer
+
 _Item = TypeVar("_Item")
 
 PROTOCOL: int
@@ -21,6 +23,7 @@ def draw(
     page: object,
     /,
 ) -> bool: ...
+def find_address(buffer: Buffer, /) -> int: ...
 def gather(
     samples: list[object], keys: tuple[object, ...] | None, /
 ) -> list[tuple[list[object], type | None, int]] | None: ...

@@ -161,6 +161,25 @@ def test_large_bodies_of_files_are_read_by_the_core(size, small, monkeypatch, tm
 
 
 @needs_core
+@pytest.mark.parametrize("size", [10, 2_000, 9_000])
+def test_small_bodies_of_files_are_read_by_the_core(size, monkeypatch, tmp_path):
+    """Nor does Python read more than the first chunk of a file of small members, and the end."""
+    monkeypatch.setenv("WDS_NATIVE", "1")
+    path = tmp_path / "s.tar"
+    count = 6_000_000 // (size + 3_000)
+    path.write_bytes(write_pictures(count, size))
+    by_python, read = [], LocalFileStream.read
+    monkeypatch.setattr(
+        LocalFileStream, "read", lambda self, size=-1: (by_python.append(found := read(self, size)), found)[1]
+    )
+    given = list(read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()))
+    assert [(each["jpg"][:1], len(each["jpg"])) for each in given] == [
+        (bytes([n % 256]), size + n) for n in range(count)
+    ]
+    assert sum(map(len, by_python)) <= scanner.FIRST_CHUNK
+
+
+@needs_core
 @pytest.mark.parametrize("native", ["0", "1"])
 def test_samples_before_a_large_body_are_given_before_it_is_read(native, monkeypatch, tmp_path):
     """So that two of them do not lie in memory at once, and a complete sample does not wait for the next one."""
@@ -177,10 +196,10 @@ def test_samples_before_a_large_body_are_given_before_it_is_read(native, monkeyp
 
 
 @needs_core
-@pytest.mark.parametrize(("size", "step"), [(20_000, 997), (200_000, 9_973)])
-def test_every_cut_of_a_file(size, step):
+@pytest.mark.parametrize(("count", "size", "step"), [(3, 20_000, 997), (3, 200_000, 9_973), (40, 700, 4_999)])
+def test_every_cut_of_a_file(count, size, step):
     """A file of pictures that was cut anywhere: never half a sample, and the same words."""
-    whole = write_pictures(3, size)
+    whole = write_pictures(count, size)
     headers = list_headers(whole)
     stops = {*range(0, len(whole), step), *(at + shift for at in headers for shift in (-1, 0, 1, 511, 512, 513))}
     for stop in sorted(stop for stop in stops if stop >= 0):
@@ -214,6 +233,32 @@ def test_file_that_changes_while_it_is_read(change, size, monkeypatch, tmp_path)
     assert 20 <= len(given) < 30
     assert [(each["jpg"], each["txt"]) for each in given] == [
         (bytes([number]) * (size + number), b"t") for number in range(len(given))
+    ]
+
+
+@needs_core
+@pytest.mark.parametrize("change", ["cut", "grown", "overwritten"])
+def test_file_of_small_members_that_changes_while_it_is_read(change, monkeypatch, tmp_path):
+    """The same where the core reads chunk after chunk: none of a chunk that was read after the change is given."""
+    monkeypatch.setenv("WDS_NATIVE", "1")
+    path, whole = tmp_path / "s.tar", write_pictures(2_000, 1_000)
+    path.write_bytes(whole)
+    os.utime(path, ns=(10**18, 10**18))
+    samples, given = read_samples([{"url": "s.tar", "stream": LocalFileStream(path)}], Reading()), []
+    given += [next(samples) for _ in range(200)]
+    if change == "cut":
+        os.truncate(path, len(whole) // 2)
+    elif change == "grown":
+        with path.open("ab") as file:
+            file.write(b"x")
+    else:
+        with path.open("r+b") as file:
+            file.write(whole.replace(b"t", b"u"))
+    with pytest.raises(ShardChanged):
+        given.extend(samples)
+    assert 200 <= len(given) < 600
+    assert [(each["jpg"], each["txt"]) for each in given] == [
+        (bytes([number % 256]) * (1_000 + number), b"t") for number in range(len(given))
     ]
 
 

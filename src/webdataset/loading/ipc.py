@@ -48,6 +48,9 @@ _INLINE_ALONE = struct.Struct("<BII")
 # of a part in a segment: the first byte, the number of pieces, the segment; the size of each
 _FAR_PART = 0x46
 _FAR = struct.Struct("<BII")
+# what stands for views of mapped shards, before the part that they belong to: the first byte, the number of bytes
+_VIEWS_MARK = 0x56
+_VIEWS_HEAD = struct.Struct("<BI")
 # of credits: the first byte and how many; of each window, block, eager, collating; the segments that can be used again
 _GRANT = 0x47
 _GRANTS = struct.Struct("<BI")
@@ -337,10 +340,11 @@ class PartSender:
         self._send_part(views, head, struct.pack(f"<{len(sizes)}Q", *sizes))
 
     def _send_part(self, views: bytes | None, *pieces: bytes | memoryview) -> None:
-        """Send a part, and what stands for its views before it."""
-        if views is not None:
-            self._pipe.send(views)
-        self._pipe.send(*pieces)
+        """Send a part, with what stands for its views before it."""
+        if views is None:
+            self._pipe.send(*pieces)
+        else:
+            self._pipe.send(_VIEWS_HEAD.pack(_VIEWS_MARK, len(views)), views, *pieces)
 
     def _segment(self, size: int) -> tuple[int, mmap.mmap]:
         """Return a segment of at least so many bytes that is not in use."""
@@ -411,6 +415,8 @@ class PartReceiver:
         message = self.pipe.receive_in_time()
         if message is None:
             return None
+        if message[0] == _VIEWS_MARK:
+            message = self._take_views(message)
         if message[0] == _PART:
             _, count = _INLINE.unpack_from(message)
             if count == 1:
@@ -433,6 +439,14 @@ class PartReceiver:
         else:
             self._views = self._views or ViewReceiver(self.pipe)
             self._views.take(kind, (number, *rest))
+
+    def _take_views(self, message: bytes) -> bytes:
+        """Take what stands for the views of a part; return the part's message."""
+        stop = _VIEWS_HEAD.size + _VIEWS_HEAD.unpack_from(message)[1]
+        if self._views is None:
+            raise FlowError("views of a file came before the file")
+        self._views.take_views(message[_VIEWS_HEAD.size : stop])
+        return message[stop:]
 
     def _receive_segment(self, number: int, size_bytes: int) -> None:
         """Receive the descriptor of a segment, or take note that it is to come."""

@@ -5,6 +5,7 @@ import gc
 import mmap
 import os
 import pickle
+import struct
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 import webdataset as wds
 from webdataset.core.errors import ShardChanged
-from webdataset.loading import message_pipe
+from webdataset.loading import mapped_views, message_pipe
 from webdataset.loading.ipc import PartReceiver, PartSender
 from webdataset.loading.mapped_views import ViewReceiver
 from webdataset.loading.message_pipe import MessagePipe, SharedMemoryError
@@ -240,10 +241,21 @@ def test_a_descriptor_that_comes_late(tmp_path):
         there.send_descriptor(file.fileno())
     receiver.receive_file()
     assert receiver.awaited is None
-    receiver.take("views", ([(1, (0, 5, 9))], [(0, (0, 7, 2))]))
+    receiver.take_views(struct.pack("<IIIQQIIQQ", 1, 1, 0, 5, 9, 0, 0, 7, 2))
     buffers, payloads = receiver.insert_views([b"x", b"y"], iter([b"p"]))
     assert list(buffers) == [b"x", view[5:14], b"y"]
     assert list(payloads) == [view[7:9], b"p"]
+
+
+def test_addresses_are_those_that_numpy_finds(tmp_path):
+    """With the native core and without it, of a whole map and of parts, also of none of its bytes."""
+    view = open_view(write(tmp_path / "a.tar"))
+    start = mapped_views.find_address(view.obj)
+    for part in (view, view[5:9], view[len(view) :]):
+        assert mapped_views._find_address(part) == mapped_views.find_address(part)
+        assert mapped_views._find_address(part) - start in {0, 5, len(view)}
+    with pytest.raises(TypeError):
+        mapped_views._find_address("text")  # type: ignore[arg-type]  # no buffer
 
 
 def test_torch_workers_send_bytes(tmp_path):
