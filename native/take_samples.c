@@ -15,6 +15,9 @@
    to Python it is as if the chunk had ended there. Before a body of LARGE bytes the call ends if samples wait to be
    given, so that they do not lie in memory beside it.
 
+   Where a chunk of a file cuts off a small member, the next chunk begins with what there is of it. Chunks are small, so
+   that they stay in the processor's cache; Python is given the samples of several of them at a time.
+
    Of a mapped file, samples get parts of a memoryview of the map in place of bytes. Headers are still read by system
    calls, so that nothing here touches the map: a file that is cut meanwhile is seen, and does not end the process. A
    body that the chunk cuts off is gone past: the next chunk begins where the next header does. */
