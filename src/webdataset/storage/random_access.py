@@ -182,7 +182,10 @@ class ObjectRanges:
 
 def _is_same_object(known: ObjectVersion, answered: ObjectVersion) -> bool:
     """Tell whether an answer is about the object known; where a server never says more, by its length alone."""
-    return known.same(answered) if known.provable() else known.length == answered.length
+    if known.provable():
+        return known.same(answered)
+    # one that names its version may be of another than the first, which did not
+    return known.length == answered.length and answered.validator() is None
 
 
 # not on every system
