@@ -196,19 +196,26 @@ class HttpObject(HttpRemoteObject):
         if size is not None:
             self._refuse_whole(response, known)
         headers = response.headers
-        self._compare_dates(response, offset, known)
-        if known is None and _is_recent(headers.get("Last-Modified"), headers.get("Date")):
-            headers = override_headers(headers, {} if strong_etag(headers) else {"Last-Modified": None})
+        if self._is_date_withheld(response, offset, known) and not strong_etag(headers):
+            headers = override_headers(headers, {"Last-Modified": None})
         return HttpAnswer(response.status, headers, response)
 
-    def _compare_dates(self, response: HttpResponse, offset: int, known: ObjectVersion | None) -> None:
-        """Refuse an object whose date differs from the first one, where that was too recent to prove anything alone."""
+    def _is_date_withheld(self, response: HttpResponse, offset: int, known: ObjectVersion | None) -> bool:
+        """Tell whether a date is too recent to name a version, in the first answer or in a later one with that date.
+
+        Raises:
+            ShardChanged: the first answer had another date, too recent to name a version.
+        """
         date = response.headers.get("Last-Modified")
         if known is None:
             self._first_date = date
-        elif known.validator() is None and None not in (date, self._first_date) and date != self._first_date:
+            return _is_recent(date, response.headers.get("Date"))
+        if known.validator() is not None or None in (date, self._first_date):
+            return False
+        if date != self._first_date:
             response.close()
             raise object_changed_error(self.url, offset)
+        return True
 
     def version(self, headers: Mapping[str, str], length: int | None) -> ObjectVersion:
         """Return the ETag, if it is strong, and the date of the last change."""
