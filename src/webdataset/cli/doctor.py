@@ -17,6 +17,7 @@ from webdataset.cli import console, exit_status
 from webdataset.core import settings
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import install_command
+from webdataset.core.process_limits import find_file_limits
 from webdataset.core.redaction import redact
 from webdataset.samples.native_core import describe_native
 
@@ -102,7 +103,7 @@ def examine_machine() -> dict[str, Any]:
         "cpus": _count_cpus(),
         "shared_memory_bytes": shared,
         "shared_memory_free_bytes": shared_free,
-        "open_files": _find_file_bound(),
+        "open_files": find_file_limits()[0],
         "start_method": _find_start_method(),
         "native": describe_native(),
         "cache": cache,
@@ -155,15 +156,6 @@ def _measure_folder(folder: str) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     return usage.total, usage.free
-
-
-def _find_file_bound() -> int | None:
-    try:
-        import resource  # noqa: PLC0415  absent on Windows
-    except ImportError:
-        return None
-    bound, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if bound == resource.RLIM_INFINITY else bound
 
 
 def _find_start_method() -> str:

@@ -16,6 +16,7 @@
 * ``fork_safety``: locks and caches that a fork renews
 * ``durable_files``: files and names that outlast a power failure
 * ``runtime_folder``: small files that a user's processes on one host share
+* ``process_limits``: how many files this process may have open; errors that say that it has none left
 * ``process_pool``: items worked on in processes, their messages in order
 * ``upstream_utils``: small published helpers
 """

@@ -19,12 +19,15 @@ from typing import Any
 
 from webdataset.core.errors import UsageError, WebDatasetError, remove_addresses
 from webdataset.core.logs import log
+from webdataset.core.process_limits import is_shortage
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 
 Handler = Callable[[Exception], bool]
 
 _DEBUG = 10  # logging.DEBUG
+# stages that lose a shard, or the rest of one; where this process lacks something, that is not the shard's fault
+_READING = ("opening", "reading")
 
 
 def reraise_exception(exn: Exception) -> bool:
@@ -141,8 +144,8 @@ def should_continue(handler: Handler | None, exn: Exception, stage: str) -> bool
     Raises:
         Exception: whatever the handler raises.
     """
-    # in the place of a handler, as programs write it that mean the default
-    if handler is None:
+    # None: programs write it and mean the default
+    if handler is None or (stage in _READING and is_shortage(exn)):
         raise exn
     answer = bool(handler(exn))
     skips = _thread_counts.skips

@@ -129,7 +129,8 @@ class WebDatasetError(Exception):
 
 def _rebuild_error(kind: type[WebDatasetError], message: str, attributes: dict[str, Any]) -> WebDatasetError:
     error = kind(message)
-    error.__dict__.update(attributes)
+    for name, known in attributes.items():
+        setattr(error, name, known)
     return error
 
 
@@ -166,7 +167,17 @@ def shorten_pickling_error(error: BaseException) -> str:
 
 
 class SourceError(WebDatasetError, OSError):
-    """A url's bytes could not be had."""
+    """A url's bytes could not be had. Where the operating system refused, ``errno`` and ``filename`` are its own."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the attributes of ``OSError`` with the others."""
+        rebuild, (kind, message, attributes) = super().__reduce__()
+        system = {name: getattr(self, name) for name in ("errno", "strerror", "filename")}
+        return rebuild, (
+            kind,
+            message,
+            attributes | {name: known for name, known in system.items() if known is not None},
+        )
 
 
 class NotFound(SourceError, FileNotFoundError):

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 from webdataset.core.errors import FlowError, describe_error
+from webdataset.core.process_limits import find_file_limits
 from webdataset.loading.shared_memory import MemoryBlock, create_shared_file
 
 _SIZE = struct.Struct("<I")
@@ -224,10 +225,8 @@ def explain_shared_memory() -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            import resource  # noqa: PLC0415  not on Windows, where this is not reached
-
-            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            found, hint = "there are no file descriptors left", f"raise the limit (ulimit -n, now {most}), hold fewer"
+            found = "there are no file descriptors left"
+            hint = f"raise the limit (ulimit -n, now {find_file_limits()[0]}), hold fewer"
         else:
             found, hint = describe_error(error), "take a smaller batch_size or prefetch, hold fewer"
         raise SharedMemoryError(

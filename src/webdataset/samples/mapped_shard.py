@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
+from webdataset.core.process_limits import find_file_limits
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Shard
 from webdataset.samples.native_core import NativeTaker
@@ -89,17 +90,7 @@ class _FileSource:
 def _has_room() -> bool:
     """Tell whether one more map leaves the program what it needs for everything else."""
     used = len(_files)
-    return used < _MOST_MAPS and ("trackfd" in _OPTIONS or used < _find_descriptor_limit() // 2)
-
-
-def _find_descriptor_limit() -> int:
-    """Return how many descriptors this process may have."""
-    try:
-        import resource  # noqa: PLC0415  not on Windows
-    except ImportError:
-        return 2 * _MOST_MAPS
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 2 * _MOST_MAPS if most == resource.RLIM_INFINITY else most
+    return used < _MOST_MAPS and ("trackfd" in _OPTIONS or used < (find_file_limits()[0] or 2 * _MOST_MAPS) // 2)
 
 
 def map_file(descriptor: int, path: str) -> memoryview | None:

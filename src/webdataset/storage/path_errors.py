@@ -9,6 +9,7 @@ import os
 import re
 from itertools import islice
 
+from webdataset.core import process_limits
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.core.redaction import redact
 
@@ -21,7 +22,7 @@ _HINTS = {
     errno.EPERM: "; look at its owner and permissions: ls -ld {name}",
     errno.ENOSPC: "; free some space, or write to another disk",
     errno.EDQUOT: "; free some of the quota, or write to another disk",
-    errno.EMFILE: "; raise the limit of the process: ulimit -n 65536",
+    errno.EMFILE: process_limits.HINT,
 }
 _DIGITS = re.compile(r"\d+")
 _LONGEST_SHOWN = 100

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from webdataset.core import settings
+from webdataset.core import process_limits, settings
 from webdataset.core.errors import SourceError
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
@@ -109,6 +109,8 @@ class RetryBudget:
 
     def hint(self) -> str:
         """Return what to do where a store is away for longer, for the end of an error."""
+        if not process_limits.can_open_files():
+            return process_limits.HINT
         if self.attempts < _PATIENT_ATTEMPTS:
             return ""
         longer = "" if settings.RETRY_SECONDS.get() else "; WDS_RETRY_SECONDS=600 keeps asking for ten minutes"
@@ -121,6 +123,9 @@ class RetryBudget:
             wish_seconds: what the server asked for.
             wait: waits so many seconds, or less where it is interrupted.
         """
+        # such as a socket, or what the names of hosts are looked up in
+        if not process_limits.can_open_files():
+            process_limits.raise_file_limit()
         (wait or sleep)(pause_seconds(max(0, self._failures - 1), wish_seconds))
 
 

@@ -13,6 +13,7 @@ not stand in the process list.
 """
 
 import contextlib
+import errno
 import functools
 import io
 import logging
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from webdataset.core import process_limits
 from webdataset.core.errors import CommandFailed, NotFound, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage.open_url import refuse_if_strict
@@ -76,10 +78,13 @@ def start_child(command: Command, *, writing: bool, shell: bool = False, **optio
     options["stdin" if writing else "stdout"] = subprocess.PIPE
     start: Callable[..., ChildProcess] = subprocess.Popen
     try:
-        child = start(command, shell=shell, **options)
+        child = process_limits.open_with_room(lambda: start(command, shell=shell, **options))
     except OSError as error:
         kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
-        raise kind(f"cannot start the command {redact_command(command)}: {error.strerror or error}") from error
+        hint = process_limits.HINT if error.errno == errno.EMFILE else ""
+        failed = kind(f"cannot start the command {redact_command(command)}: {error.strerror or error}{hint}")
+        failed.errno, failed.strerror = error.errno, error.strerror
+        raise failed from error
     if child.stdout is not None:
         _widen_pipe(child.stdout)
     return child

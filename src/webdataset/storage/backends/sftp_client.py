@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.core.optional_imports import require
+from webdataset.core.process_limits import open_with_room
 from webdataset.core.redaction import redact
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
@@ -223,14 +224,25 @@ if hasattr(os, "register_at_fork"):
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """Return this process's loop, running."""
-    global _running, _thread  # noqa: PLW0603  one for the process
+    """Return this process's loop, running.
+
+    Raises:
+        RuntimeError: the system allows this process no more threads.
+        OSError: it allows no more files.
+    """
+    global _running, _thread
     with _lock:
         if _running is None:
-            _running = asyncio.new_event_loop()
-            _running.set_exception_handler(_log_exception)
-            _thread = threading.Thread(target=_running.run_forever, name="webdataset-ssh", daemon=True)
-            _thread.start()
+            loop = open_with_room(asyncio.new_event_loop)
+            loop.set_exception_handler(_log_exception)
+            thread = threading.Thread(target=loop.run_forever, name="webdataset-ssh", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                # what is given to a loop that does not run is waited for forever
+                loop.close()
+                raise
+            _running, _thread = loop, thread
         return _running
 
 
@@ -242,7 +254,12 @@ def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
     """Start a coroutine; return its future."""
-    return asyncio.run_coroutine_threadsafe(work, event_loop())
+    try:
+        loop = event_loop()
+    except BaseException:  # whatever it is: Python warns of a coroutine that was never awaited
+        work.close()
+        raise
+    return asyncio.run_coroutine_threadsafe(work, loop)
 
 
 def run_coroutine(work: Coroutine[Any, Any, T], seconds: float) -> T:

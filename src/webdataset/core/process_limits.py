@@ -1,0 +1,88 @@
+"""What this process may have: open files above all; and what happens where that is too little.
+
+Systems give a process a low limit of open files (often 1024), and let it raise that up to a second, hard one. It is
+raised here when a shard cannot be opened without, and not before: a program that never needs more keeps the limit that
+it was given. Where even the hard limit is too low, or a command or a thread cannot be started since there are too many,
+no handler is asked: that says nothing about a shard, and to continue with the next one would leave out shard after
+shard.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from webdataset.core.errors import SourceError
+from webdataset.core.logs import log
+
+Opened = TypeVar("Opened")
+
+RAISE_TO = 65_536
+"""Open files that are asked for; as many are allowed where the system is asked for no bound."""
+HINT = "; raise the limit of the process: ulimit -n 65536"
+_NO_FILE = (errno.EMFILE, errno.ENFILE)
+# what Python says, of any reason
+_NO_THREAD = "can't start new thread"
+_NOTHING_LEFT = (*_NO_FILE, errno.EAGAIN, errno.ENOMEM)
+
+
+def find_file_limits() -> tuple[int | None, int | None]:
+    """Return how many files this process may have open, and how far it may raise that; None where there is no bound."""
+    try:
+        import resource  # noqa: PLC0415  not on Windows
+    except ImportError:
+        return None, None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = resource.RLIM_INFINITY
+    return None if soft == endless else soft, None if hard == endless else hard
+
+
+def raise_file_limit() -> bool:
+    """Let this process have more files open, 65 536 at most; tell whether the system allows any more."""
+    soft, hard = find_file_limits()
+    wanted = RAISE_TO if hard is None else min(RAISE_TO, hard)
+    if soft is None or soft >= wanted:
+        return False
+    import resource  # noqa: PLC0415  it is there
+
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.RLIM_INFINITY if hard is None else hard))
+    except (OSError, ValueError):  # some systems have a third limit
+        return False
+    log.info("raised the number of files that this process may have open from %d to %d", soft, wanted)
+    return True
+
+
+def open_with_room(opener: Callable[[], Opened]) -> Opened:
+    """Call a function that opens files; where the process may have no more, raise its limit and call it once more.
+
+    Raises:
+        OSError: what the function raises.
+    """
+    try:
+        return opener()
+    except OSError as error:
+        if error.errno != errno.EMFILE or not raise_file_limit():
+            raise
+    return opener()
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Tell whether a source could not be read because the process, or the system, has no more files, threads or memory.
+
+    Few libraries say so of their own files, as sockets are: so it is tried whether any can be opened now.
+    """
+    if isinstance(error, OSError) and error.errno in _NOTHING_LEFT:
+        return True
+    if _NO_THREAD in str(error):
+        return isinstance(error, SourceError | RuntimeError)
+    return isinstance(error, SourceError) and not can_open_files()
+
+
+def can_open_files() -> bool:
+    """Tell whether this process can open one more file at present."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno not in _NO_FILE
+    return True
