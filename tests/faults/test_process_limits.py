@@ -177,6 +177,7 @@ def test_a_system_that_refuses(monkeypatch):
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 50))
     monkeypatch.setattr(resource, "setrlimit", refuse)
+    monkeypatch.setattr(process_limits, "can_open_files", lambda: False)
     assert not process_limits.raise_file_limit()
     error = OSError(errno.EMFILE, "Too many open files")
 
@@ -188,6 +189,19 @@ def test_a_system_that_refuses(monkeypatch):
     assert caught.value is error
 
 
+def test_another_thread_has_raised_it():
+    """Or a file was closed in the meantime: there is room now, whatever the limit is."""
+    answers = iter([OSError(errno.EMFILE, "Too many open files"), None])
+
+    def opener():
+        failed = next(answers)
+        if failed is not None:
+            raise failed
+        return "opened"
+
+    assert process_limits.open_with_room(opener) == "opened"
+
+
 NO_THREAD = "can't start new thread"
 
 
@@ -195,8 +209,9 @@ NO_THREAD = "can't start new thread"
     ("error", "shortage"),
     [
         (OSError(errno.EMFILE, "Too many open files"), True),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
-        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), True),
+        (OSError(errno.ENFILE, "Too many open files in system"), True),
+        # a file system under load
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), False),
         (RuntimeError(NO_THREAD), True),
         (SourceError(f"no answer after 8 attempts: {NO_THREAD}"), True),
         (ValueError(NO_THREAD), False),
@@ -224,6 +239,25 @@ def test_an_opener_of_the_user(shards, monkeypatch, error, shortage, streams):
             list(dataset)
     else:
         assert len(list(dataset)) == 5 * SAMPLES
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.EACCES])
+def test_commands(shards, monkeypatch, number):
+    """A command that there is no process for says nothing about its shard; one that is forbidden does."""
+    pytest.importorskip("webdataset.storage.backends.pipe")
+
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    url = f"pipe:cat {shards}/00.tar"
+    dataset = wds.WebDataset([url], shardshuffle=False, handler=wds.ignore_and_continue, empty_check=False)
+    if number == errno.EACCES:
+        assert not list(dataset)
+    else:
+        with pytest.raises(SourceError, match="ulimit -") as caught:
+            list(dataset)
+        assert (caught.value.errno, caught.value.url) == (number, url)
 
 
 def test_no_thread_for_ssh(monkeypatch):

@@ -19,11 +19,18 @@ Opened = TypeVar("Opened")
 
 RAISE_TO = 65_536
 """Open files that are asked for; as many are allowed where the system is asked for no bound."""
-HINT = "; raise the limit of the process: ulimit -n 65536"
+FILES_HINT = "; raise the limit of the process: ulimit -n 65536"
 _NO_FILE = (errno.EMFILE, errno.ENFILE)
-# what Python says, of any reason
+_NO_PROCESS = "; this user, or the container, may have no more processes, or no memory is left: look at 'ulimit -u'"
+# what Python says, whatever the reason
 _NO_THREAD = "can't start new thread"
-_NOTHING_LEFT = (*_NO_FILE, errno.EAGAIN, errno.ENOMEM)
+
+
+def suggest_for_command(error: OSError) -> str:
+    """Return what to do where a command could not be started, to stand after the error."""
+    if error.errno in _NO_FILE:
+        return FILES_HINT
+    return _NO_PROCESS if error.errno in (errno.EAGAIN, errno.ENOMEM) else ""
 
 
 def find_file_limits() -> tuple[int | None, int | None]:
@@ -62,20 +69,21 @@ def open_with_room(opener: Callable[[], Opened]) -> Opened:
     try:
         return opener()
     except OSError as error:
-        if error.errno != errno.EMFILE or not raise_file_limit():
+        # another thread may have raised it, or closed something
+        if error.errno != errno.EMFILE or not (raise_file_limit() or can_open_files()):
             raise
     return opener()
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Tell whether a source could not be read because the process, or the system, has no more files, threads or memory.
+    """Tell whether a source could not be read because the process, or the system, has no more files or processes.
 
     Few libraries say so of their own files, as sockets are: so it is tried whether any can be opened now.
     """
-    if isinstance(error, OSError) and error.errno in _NOTHING_LEFT:
+    if isinstance(error, OSError) and error.errno in _NO_FILE:
         return True
-    if _NO_THREAD in str(error):
-        return isinstance(error, SourceError | RuntimeError)
+    if isinstance(error, SourceError | RuntimeError) and any(said in str(error) for said in (_NO_THREAD, _NO_PROCESS)):
+        return True
     return isinstance(error, SourceError) and not can_open_files()
 
 

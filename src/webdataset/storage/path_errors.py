@@ -22,7 +22,7 @@ _HINTS = {
     errno.EPERM: "; look at its owner and permissions: ls -ld {name}",
     errno.ENOSPC: "; free some space, or write to another disk",
     errno.EDQUOT: "; free some of the quota, or write to another disk",
-    errno.EMFILE: process_limits.HINT,
+    errno.EMFILE: process_limits.FILES_HINT,
 }
 _DIGITS = re.compile(r"\d+")
 _LONGEST_SHOWN = 100

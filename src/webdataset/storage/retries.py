@@ -110,7 +110,7 @@ class RetryBudget:
     def hint(self) -> str:
         """Return what to do where a store is away for longer, for the end of an error."""
         if not process_limits.can_open_files():
-            return process_limits.HINT
+            return process_limits.FILES_HINT
         if self.attempts < _PATIENT_ATTEMPTS:
             return ""
         longer = "" if settings.RETRY_SECONDS.get() else "; WDS_RETRY_SECONDS=600 keeps asking for ten minutes"

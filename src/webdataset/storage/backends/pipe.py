@@ -13,7 +13,6 @@ not stand in the process list.
 """
 
 import contextlib
-import errno
 import functools
 import io
 import logging
@@ -81,7 +80,7 @@ def start_child(command: Command, *, writing: bool, shell: bool = False, **optio
         child = process_limits.open_with_room(lambda: start(command, shell=shell, **options))
     except OSError as error:
         kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
-        hint = process_limits.HINT if error.errno == errno.EMFILE else ""
+        hint = process_limits.suggest_for_command(error)
         failed = kind(f"cannot start the command {redact_command(command)}: {error.strerror or error}{hint}")
         failed.errno, failed.strerror = error.errno, error.strerror
         raise failed from error
