@@ -87,8 +87,7 @@ class VirtualStream(Generic[Output]):
             else:  # what the loop does itself where it is asked: a call less
                 loop.count += 1
         except BaseException as error:  # whatever it is: there is no state after it
-            # asked for its state even where it has given nothing
-            self.failed, self.told = type(error), -1
+            self.failed = type(error)
             if self.loop is not None:
                 self.loop.flow.position = NO_POSITION
             raise
@@ -123,7 +122,7 @@ class VirtualStream(Generic[Output]):
         try:
             return bool(refill(position))
         except BaseException as error:  # as in advance
-            self.failed, self.told = type(error), -1
+            self.failed = type(error)
             loop.flow.position = NO_POSITION
             raise
         finally:
