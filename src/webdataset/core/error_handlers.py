@@ -19,7 +19,7 @@ from typing import Any
 
 from webdataset.core.errors import UsageError, WebDatasetError, remove_addresses
 from webdataset.core.logs import log
-from webdataset.core.process_limits import is_shortage
+from webdataset.core.process_limits import is_out_of_resources
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 
@@ -142,10 +142,11 @@ def should_continue(handler: Handler | None, exn: Exception, stage: str) -> bool
         Whether to continue.
 
     Raises:
-        Exception: whatever the handler raises.
+        Exception: whatever the handler raises; the error itself where a source was not read because this process has
+            no more files, threads or processes.
     """
     # None: programs write it and mean the default
-    if handler is None or (stage in _READING and is_shortage(exn)):
+    if handler is None or (stage in _READING and is_out_of_resources(exn)):
         raise exn
     answer = bool(handler(exn))
     skips = _thread_counts.skips

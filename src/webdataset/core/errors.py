@@ -172,12 +172,9 @@ class SourceError(WebDatasetError, OSError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the attributes of ``OSError`` with the others."""
         rebuild, (kind, message, attributes) = super().__reduce__()
-        system = {name: getattr(self, name) for name in ("errno", "strerror", "filename")}
-        return rebuild, (
-            kind,
-            message,
-            attributes | {name: known for name, known in system.items() if known is not None},
-        )
+        names = ("errno", "strerror", "filename")
+        system = {name: known for name in names if (known := getattr(self, name)) is not None}
+        return rebuild, (kind, message, attributes | system)
 
 
 class NotFound(SourceError, FileNotFoundError):

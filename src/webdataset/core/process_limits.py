@@ -1,4 +1,4 @@
-"""What this process may have: open files above all; and what happens where that is too little.
+"""Limits of this process: raises that of open files when needed, and knows errors that come from limits.
 
 Systems give a process a low limit of open files (often 1024), and let it raise that up to a second, hard one. It is
 raised here when a shard cannot be opened without, and not before: a program that never needs more keeps the limit that
@@ -18,8 +18,8 @@ from webdataset.core.logs import log
 Opened = TypeVar("Opened")
 
 RAISE_TO = 65_536
-"""Open files that are asked for; as many are allowed where the system is asked for no bound."""
-FILES_HINT = "; raise the limit of the process: ulimit -n 65536"
+"""The number of open files that is asked for; the hard limit where that is lower."""
+FILES_HINT = f"; raise the limit of the process: ulimit -n {RAISE_TO}"
 _NO_FILE = (errno.EMFILE, errno.ENFILE)
 _NO_PROCESS = "; this user, or the container, may have no more processes, or no memory is left: look at 'ulimit -u'"
 # what Python says, whatever the reason
@@ -60,7 +60,7 @@ def raise_file_limit() -> bool:
     return True
 
 
-def open_with_room(opener: Callable[[], Opened]) -> Opened:
+def open_with_raised_limit(opener: Callable[[], Opened]) -> Opened:
     """Call a function that opens files; where the process may have no more, raise its limit and call it once more.
 
     Raises:
@@ -75,7 +75,7 @@ def open_with_room(opener: Callable[[], Opened]) -> Opened:
     return opener()
 
 
-def is_shortage(error: BaseException) -> bool:
+def is_out_of_resources(error: BaseException) -> bool:
     """Tell whether a source could not be read because the process, or the system, has no more files or processes.
 
     Few libraries say so of their own files, as sockets are: so it is tried whether any can be opened now.

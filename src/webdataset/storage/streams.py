@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, Self, cas
 
 from webdataset.core import settings
 from webdataset.core.errors import ShardChanged, UsageError
-from webdataset.core.process_limits import open_with_room
+from webdataset.core.process_limits import open_with_raised_limit
 from webdataset.storage.path_errors import translate_os_error, unnameable_error
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ def open_raw(path: str | os.PathLike[str]) -> LocalFileStream:
         UsageError: no file can have this name.
     """
     try:
-        return open_with_room(lambda: LocalFileStream(path))
+        return open_with_raised_limit(lambda: LocalFileStream(path))
     except OSError as error:
         raise translate_os_error(error, path) from error
     except ValueError as error:
@@ -364,7 +364,7 @@ def open_buffered(path: str | os.PathLike[str], mode: str = "rb") -> BinaryIO:
     """Open a local file as ``gopen`` does, with a buffer of ``GOPEN_BUFFER`` bytes; raises as :func:`open_raw`."""
     try:
         size = settings.GOPEN_BUFFER.get()
-        stream = open_with_room(lambda: open(path, mode, buffering=size))  # noqa: SIM115, PTH123  the caller closes
+        stream = open_with_raised_limit(lambda: open(path, mode, buffering=size))  # noqa: SIM115, PTH123  the caller closes
     except OSError as error:
         raise translate_os_error(error, path) from error
     except ValueError as error:

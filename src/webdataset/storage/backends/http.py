@@ -196,12 +196,12 @@ class HttpObject(HttpRemoteObject):
         if size is not None:
             self._refuse_whole(response, known)
         headers = response.headers
-        if self._is_date_withheld(response, offset, known) and not strong_etag(headers):
+        if self._check_date(response, offset, known) and not strong_etag(headers):
             headers = override_headers(headers, {"Last-Modified": None})
         return HttpAnswer(response.status, headers, response)
 
-    def _is_date_withheld(self, response: HttpResponse, offset: int, known: ObjectVersion | None) -> bool:
-        """Tell whether a date is too recent to name a version, in the first answer or in a later one with that date.
+    def _check_date(self, response: HttpResponse, offset: int, known: ObjectVersion | None) -> bool:
+        """Compare the date with the first one; tell whether it names no version, since the first one was too recent.
 
         Raises:
             ShardChanged: the first answer had another date, too recent to name a version.

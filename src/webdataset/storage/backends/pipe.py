@@ -77,7 +77,7 @@ def start_child(command: Command, *, writing: bool, shell: bool = False, **optio
     options["stdin" if writing else "stdout"] = subprocess.PIPE
     start: Callable[..., ChildProcess] = subprocess.Popen
     try:
-        child = process_limits.open_with_room(lambda: start(command, shell=shell, **options))
+        child = process_limits.open_with_raised_limit(lambda: start(command, shell=shell, **options))
     except OSError as error:
         kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
         hint = process_limits.suggest_for_command(error)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.core.optional_imports import require
-from webdataset.core.process_limits import open_with_room
+from webdataset.core.process_limits import open_with_raised_limit
 from webdataset.core.redaction import redact
 from webdataset.storage.retries import RetryableError
 from webdataset.storage.s3_profile import Secret
@@ -233,7 +233,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
     global _running, _thread
     with _lock:
         if _running is None:
-            loop = open_with_room(asyncio.new_event_loop)
+            loop = open_with_raised_limit(asyncio.new_event_loop)
             loop.set_exception_handler(_log_exception)
             thread = threading.Thread(target=loop.run_forever, name="webdataset-ssh", daemon=True)
             try:
