@@ -15,6 +15,14 @@ from typing import TypeVar
 from webdataset.core.errors import SourceError
 from webdataset.core.logs import log
 
+# imported now: it is a file, too, and is needed when none can be opened
+try:
+    import resource
+except ImportError:  # Windows
+    _limits = None
+else:
+    _limits = resource
+
 Opened = TypeVar("Opened")
 
 RAISE_TO = 65_536
@@ -35,12 +43,10 @@ def suggest_for_command(error: OSError) -> str:
 
 def find_file_limits() -> tuple[int | None, int | None]:
     """Return how many files this process may have open, and how far it may raise that; None where there is no bound."""
-    try:
-        import resource  # noqa: PLC0415  not on Windows
-    except ImportError:
+    if _limits is None:
         return None, None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    endless = resource.RLIM_INFINITY
+    soft, hard = _limits.getrlimit(_limits.RLIMIT_NOFILE)
+    endless = _limits.RLIM_INFINITY
     return None if soft == endless else soft, None if hard == endless else hard
 
 
@@ -48,12 +54,10 @@ def raise_file_limit() -> bool:
     """Let this process have more files open, 65 536 at most; tell whether the system allows any more."""
     soft, hard = find_file_limits()
     wanted = RAISE_TO if hard is None else min(RAISE_TO, hard)
-    if soft is None or soft >= wanted:
+    if _limits is None or soft is None or soft >= wanted:
         return False
-    import resource  # noqa: PLC0415  it is there
-
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.RLIM_INFINITY if hard is None else hard))
+        _limits.setrlimit(_limits.RLIMIT_NOFILE, (wanted, _limits.RLIM_INFINITY if hard is None else hard))
     except (OSError, ValueError):  # some systems have a third limit
         return False
     log.info("raised the number of files that this process may have open from %d to %d", soft, wanted)
