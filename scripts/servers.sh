@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The programs that the tests run against, where they can be installed: bsdtar, nginx, sshd, strace, SLURM and Chromium
-# from the system's packages, azurite and s3rver from npm into .servers. Nothing is started here, and nothing is needed: tests of what is
+# The programs that the tests run against, where they can be installed: bsdtar, nginx, sshd, strace, SLURM, Chromium and
+# the library of FUSE from the system's packages, azurite and s3rver from npm into .servers. Nothing is started here, and nothing is needed: tests of what is
 # absent are skipped, and say so. SeaweedFS and fake-gcs-server come with the test environment.
 cd "$(dirname "$0")/.." || exit 0
 AZURITE=3.35.0
@@ -19,6 +19,7 @@ command -v slurmd >/dev/null || missing+=(slurmd)
 command -v sbatch >/dev/null || missing+=(slurm-client)
 command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core) # the viewer's page, driven by playwright
 command -v firefox-esr >/dev/null || missing+=(firefox-esr fonts-dejavu-core)
+ldconfig -p 2>/dev/null | grep -q 'libfuse3*\.so' || missing+=(libfuse2 libfuse3-3) # file systems of their own processes
 if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     policy=/usr/sbin/policy-rc.d # packages ask it whether their service may be started
@@ -49,6 +50,7 @@ fi
 for name in bsdtar nginx sshd ssh strace munged slurmctld slurmd sbatch chromium firefox-esr; do
     command -v $name >/dev/null || echo "$name is not installed: its tests will be skipped" >&2
 done
+ldconfig -p 2>/dev/null | grep -q 'libfuse3*\.so' || echo "libfuse is not installed: its tests will be skipped" >&2
 for name in azurite-blob s3rver; do
     absent $name && echo "$name is not installed (npm): its tests will be skipped" >&2
 done

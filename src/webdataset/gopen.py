@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from webdataset.core.lazy_modules import LazyModule
+from webdataset.storage.local_files import open_buffered
 from webdataset.storage.open_url import (
     ResolvedUrl,
     gopen_ais,
@@ -26,7 +27,7 @@ from webdataset.storage.open_url import (
     resolve_url,
     rewrite_url,
 )
-from webdataset.storage.streams import ForeignOpener, Stream, length_known, open_buffered, path_of
+from webdataset.storage.streams import ForeignOpener, Stream, length_known, path_of
 
 __all__ = [
     "Pipe",  # noqa: F822  served by __getattr__

@@ -40,7 +40,7 @@ from webdataset.core.errors import ShardChanged, WebDatasetError
 from webdataset.index.build import IndexBuilder
 from webdataset.samples import grouping, native_core, shard_reader
 from webdataset.samples.sample_reader import Reading, read_samples
-from webdataset.storage.streams import LocalFileStream
+from webdataset.storage.local_files import LocalFileStream
 from webdataset.tar import scanner
 from webdataset.tar.header import BLOCK
 

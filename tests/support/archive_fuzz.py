@@ -25,7 +25,7 @@ from webdataset.core.errors import WebDatasetError
 from webdataset.samples import grouping
 from webdataset.samples.address import Address
 from webdataset.samples.sample_reader import Position, Reading, read_samples
-from webdataset.storage.streams import LocalFileStream
+from webdataset.storage.local_files import LocalFileStream
 from webdataset.tar import scanner
 from webdataset.tar.header import BLOCK, Limits
 

@@ -1,8 +1,9 @@
 """``wds check``: what is wrong with shards, and repaired copies of them."""
 
 import contextlib
+import os
+import stat
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -191,8 +192,15 @@ def _choose_jobs(inputs: Inputs) -> int:
 
 def _size_bytes(inputs: Inputs) -> float:
     """Return the size of local shards; one of another kind may be as large as any."""
-    sizes = [Path(url).stat().st_size if Path(url).is_file() else None for url in inputs]
-    return sum(float("inf") if size is None else size for size in sizes)
+    return sum(map(_find_size, inputs))
+
+
+def _find_size(url: str) -> float:
+    try:
+        status = os.stat(url)  # noqa: PTH116  as it was written
+    except (OSError, ValueError):
+        return float("inf")
+    return status.st_size if stat.S_ISREG(status.st_mode) else float("inf")
 
 
 def _count_severities(counts: Counter[str]) -> dict[str, int]:

@@ -117,7 +117,9 @@ def _check_folder(urls: list[str], *, folder: bool) -> list[str]:
 
 
 def _is_directory(argument: str) -> bool:
-    return "://" not in argument and Path(argument).is_dir()
+    from webdataset.storage.local_listing import is_folder  # noqa: PLC0415  loaded when there is something to expand
+
+    return "://" not in argument and is_folder(argument)
 
 
 def _expand_list(name: str, options: Any, split: str | None, depth: int) -> list[str]:
@@ -217,8 +219,8 @@ def _list_directory(name: str) -> list[str]:
         NoShards: there are none.
         SourceError: a folder in it cannot be listed.
     """
-    from webdataset.shards.expand import walk_folder  # noqa: PLC0415  loaded when there is something to expand
     from webdataset.shards.urls import SHARD_ENDINGS, literal_path  # noqa: PLC0415  likewise
+    from webdataset.storage.local_listing import walk_folder  # noqa: PLC0415  loaded when there is something to expand
 
     found = [
         literal_path(str(Path(folder, file)))

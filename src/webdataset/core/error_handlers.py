@@ -26,6 +26,8 @@ from webdataset.core.tracebacks import warn_user
 Handler = Callable[[Exception], bool]
 
 _DEBUG = 10  # logging.DEBUG
+# how a note begins that says where an error of other code happened
+_PLACES = "in "
 # stages that lose a shard, or the rest of one; where this process lacks something, that is not the shard's fault
 _READING = ("opening", "reading")
 
@@ -85,7 +87,10 @@ def warn_and_stop(exn: Exception) -> bool:
 
 
 def _describe_failure(exn: Exception) -> str:
-    return f"{type(exn).__name__}: {exn}" if isinstance(exn, WebDatasetError) else remove_addresses(redact(repr(exn)))
+    if isinstance(exn, WebDatasetError):
+        return f"{type(exn).__name__}: {exn}"
+    places = [note for note in getattr(exn, "__notes__", ()) if isinstance(note, str) and note.startswith(_PLACES)]
+    return " ".join((remove_addresses(redact(repr(exn))), *places))
 
 
 def with_location(exn: Exception, **places: object) -> Exception:
@@ -103,7 +108,7 @@ def with_location(exn: Exception, **places: object) -> Exception:
         return exn.locate(**known)
     if known:
         shown = [f"{name}={(redact(place) if isinstance(place, str) else place)!r}" for name, place in known.items()]
-        exn.add_note("in " + ", ".join(shown))
+        exn.add_note(_PLACES + ", ".join(shown))
     return exn
 
 

@@ -111,7 +111,8 @@ RETRY_SECONDS = EnvironmentVariable(
     "WDS_RETRY_SECONDS",
     0.0,
     _parse_rate,
-    "how long requests to a store that does not answer are repeated; 0: 7 or 8 attempts, about 12 seconds",
+    "how long requests to a store, and reads of a mounted file system, are repeated where they fail; 0: 7 or 8 "
+    "attempts, about 12 seconds",
 )
 VERBOSE_CACHE = EnvironmentVariable("WDS_VERBOSE_CACHE", False, _parse_bool, "log what the shard cache does")
 SEED = EnvironmentVariable[int | None](

@@ -13,7 +13,6 @@ import os
 import pickle
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webdataset.core.errors import FlowError, SourceError, UsageError, WebDatasetError, WorkerDied
@@ -29,6 +28,7 @@ from webdataset.inspection.recorded_digests import (
     load_wids_digests,
 )
 from webdataset.inspection.shard_check import CheckRules, ShardCheck
+from webdataset.storage.local_listing import is_device
 from webdataset.storage.open_url import open_stream
 from webdataset.storage.streams import stream_length
 
@@ -355,9 +355,7 @@ def _is_movable(url: object) -> bool:
     if "://" in name or name.startswith("pipe:"):
         return True
     # what the shell puts in the place of <(...) is a descriptor of this process
-    return (
-        not name.startswith(("/dev/", "/proc/")) and (Path(name).is_file() or not Path(name).exists()) and name != "-"
-    )
+    return not name.startswith(("/dev/", "/proc/")) and name != "-" and not is_device(name)
 
 
 def _seekable_length(stream: Any) -> int:

@@ -14,8 +14,9 @@ from webdataset.reshaping.mds import read_mds
 from webdataset.reshaping.table_reading import read_hf_dataset, read_table
 from webdataset.reshaping.tfrecord import read_tfrecord
 from webdataset.samples.raw_samples import RawSample
-from webdataset.shards.expand import expand_urls, is_device
+from webdataset.shards.expand import expand_urls
 from webdataset.shards.urls import find_literal, literal_path
+from webdataset.storage.local_listing import is_device
 
 SOURCES: Final = ("shards", "parquet", "arrow", "hf", "tfrecord", "mds", "folder")
 TARGETS: Final = ("shards", "parquet", "arrow", "hf", "folder")

@@ -26,8 +26,8 @@ from webdataset.core.tracebacks import warn_user
 from webdataset.core.trust import trust_level
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.raw_samples import RawMember, RawSample
-from webdataset.shards.expand import walk_folder
 from webdataset.shards.urls import SHARD_ENDINGS, check_document_url, join_url, parent_folder
+from webdataset.storage.local_listing import walk_folder
 from webdataset.storage.open_url import local_path, open_url
 from webdataset.storage.streams import stream_identity
 from webdataset.tar.builder import EPOCH, MemberStyle, make_header_maker

@@ -21,7 +21,7 @@ from webdataset.reshaping.creation import create_samples, make_member
 from webdataset.reshaping.field_values import NUMBERS, Failed, last_extension
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.raw_samples import RawSample
-from webdataset.shards.expand import walk_folder
+from webdataset.storage.local_listing import walk_folder
 from webdataset.writing.local_file import make_child_error
 
 _LONGEST_NAME: Final = 255

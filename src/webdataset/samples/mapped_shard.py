@@ -27,7 +27,8 @@ from webdataset.samples.native_core import NativeTaker
 from webdataset.samples.reading_rules import TarReadingRules
 from webdataset.samples.seekable_source import can_seek
 from webdataset.samples.shard_reader import ShardReader
-from webdataset.storage.streams import FileIdentity, LocalFileStream, file_identity
+from webdataset.storage.local_files import LocalFileStream
+from webdataset.storage.streams import FileIdentity, file_identity
 from webdataset.tar.member_assembly import Member
 
 T = TypeVar("T")

@@ -34,8 +34,9 @@ from webdataset.samples.reading_rules import ReadingRules, SampleListReader, Wat
 from webdataset.samples.shard_identity import CHECK, ShardIdentity, sum_size, sum_text
 from webdataset.samples.shard_reader import ShardReader, SmallShardReader, StopReading
 from webdataset.samples.split_samples import check_policy
+from webdataset.storage.local_files import LocalFileStream
 from webdataset.storage.profile_pickling import PicklesProfiles
-from webdataset.storage.streams import LocalFileStream, stream_identity
+from webdataset.storage.streams import stream_identity
 from webdataset.tar import scanner
 from webdataset.tar.header import Limits
 

@@ -24,7 +24,8 @@ from webdataset.samples.native_core import NativeTaker, open_taker, take_small_s
 from webdataset.samples.reading_rules import TarReadingRules, Watch
 from webdataset.samples.seekable_source import SeekableSource, can_seek
 from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_keys
-from webdataset.storage.streams import LocalFileStream, identify_file, stream_identity, stream_length
+from webdataset.storage.local_files import LocalFileStream
+from webdataset.storage.streams import identify_file, stream_identity, stream_length
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.member_assembly import Member, MemberAssembly, MemberBody
 from webdataset.tar.scanner import CHUNK, TarScanner
@@ -475,7 +476,9 @@ class ShardReader:
             error.__cause__ = cause
         if isinstance(error, WebDatasetError) and key is not None and error.key is None:
             error.message += f"; sample {key!r}, in progress, was not delivered"
-        offset = self.place if not isinstance(error, WebDatasetError) else None
+        # what the system refuses has no place of its own
+        placed = isinstance(error, WebDatasetError) and getattr(error, "errno", None) is None
+        offset = None if placed else self.place
         return with_location(error, url=self.url, path=self.path, key=key, offset=offset, stage="tarfile_samples")
 
     def close(self) -> None:
@@ -493,7 +496,7 @@ class SmallShardReader(ShardReader):
     are needed.
 
     Args:
-        shard: as for :class:`ShardReader`, with a :class:`~webdataset.storage.streams.LocalFileStream`.
+        shard: as for :class:`ShardReader`, with a :class:`~webdataset.storage.local_files.LocalFileStream`.
         reading: how to read; without an observer.
         common: extensions seen before under these rules, and their fields.
     """

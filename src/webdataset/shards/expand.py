@@ -8,13 +8,12 @@ import fnmatch
 import glob
 import os
 import re
-import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from webdataset.core import settings
-from webdataset.core.errors import NotFound, SourceError, UsageError
+from webdataset.core.errors import NotFound, UsageError
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
@@ -115,51 +114,6 @@ def split_urls(text: str) -> list[str]:
 
 def _guard_colons(address: re.Match[str]) -> str:
     return address[0].replace("::", "\0")
-
-
-def walk_folder(folder: str, *, warn: bool = True) -> Iterator[tuple[str, list[str]]]:
-    """Yield a folder and each one below it, with the names of its files, in sorted order.
-
-    Links to folders are followed, but for those that lead to a folder they stand in. Pipes, sockets and devices are
-    left out: reading one would wait without end.
-
-    Args:
-        folder: its path.
-        warn: say at the end how many were left out.
-
-    Raises:
-        SourceError: a folder cannot be listed.
-    """
-
-    def refuse(error: OSError) -> None:
-        raise SourceError(f"this folder cannot be listed: {error.strerror}", url=str(error.filename)) from error
-
-    left_out: list[str] = []
-    above: dict[str, tuple[str, ...]] = {folder: ()}
-    for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
-        entered = (*above.pop(place), os.path.realpath(place))
-        inside = {name: os.path.join(place, name) for name in sorted(folders)}  # noqa: PTH118  bytes of names stay
-        folders[:] = [name for name, path in inside.items() if os.path.realpath(path) not in entered]
-        above |= dict.fromkeys((inside[name] for name in folders), entered)
-        paths = {name: os.path.join(place, name) for name in sorted(files)}  # noqa: PTH118  bytes of names stay
-        special = dict.fromkeys(path for path in paths.values() if is_device(path))
-        left_out += special
-        yield place, [name for name, path in paths.items() if path not in special]
-    if left_out and warn:
-        warn_user(f"{folder}: {len(left_out)} pipes, sockets or devices are left out, {left_out[0]!r} first")
-
-
-def is_device(path: str) -> bool:
-    """Tell whether a pipe, socket or device is at a path, itself or by a link.
-
-    Args:
-        path: what cannot be looked at (a link that leads nowhere) is none: opening it says why.
-    """
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116  bytes of names stay
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def expand_source(source: object, max_urls: int = MAX_URLS, *, storage_options: object = None) -> list[Any]:
@@ -336,13 +290,13 @@ def _find_matches(target: str, storage_options: object) -> list[str] | None:
     pattern = path_of(target) if target[:5].lower() == "file:" else target
     if os.path.lexists(pattern):
         return None
-    import glob  # noqa: PLC0415  only where there are wildcards
+    # only where there are wildcards
+    from webdataset.storage.local_listing import find_files  # noqa: PLC0415
 
-    # glob takes a bracket in brackets literally
+    # a bracket in brackets is one
     pattern = _LISTS.sub(lambda names: f"[[]{names[0][1:]}", pattern)
-    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  takes absolute patterns
     # the names of files are data: none of them is a url or command
-    return list(map(literal_path, found)) or None
+    return list(map(literal_path, find_files(pattern))) or None
 
 
 def _restore_urls(url: str, target: str, found: list[str]) -> list[str]:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from webdataset.core import settings
 from webdataset.core.errors import NoRandomAccess
+from webdataset.storage.local_files import LocalFileStream, open_raw
 from webdataset.storage.open_url import resolve_url
 from webdataset.storage.prefetch_worker import FAR_SECONDS, PrefetchTask, close_tasks, prefetch_budget
 from webdataset.storage.random_access import ObjectRanges
 from webdataset.storage.resumable_stream import ResumableStream
-from webdataset.storage.streams import LOCAL_GAP_BYTES, LocalFileStream, StreamIdentity, open_raw
+from webdataset.storage.streams import LOCAL_GAP_BYTES, StreamIdentity
 
 if TYPE_CHECKING:
     from webdataset.storage.object_store import ObjectVersion, RemoteObject

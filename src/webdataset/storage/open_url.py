@@ -31,7 +31,7 @@ from webdataset.core.fork_safety import fork_lock
 from webdataset.core.logs import log
 from webdataset.core.optional_imports import install_command
 from webdataset.core.redaction import redact
-from webdataset.storage import streams
+from webdataset.storage import local_files, streams
 from webdataset.storage.streams import ForeignOpener, Opener, Stream, borrow_stream
 
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ class ResolvedUrl:
             SourceError: it cannot be opened.
         """
         if self.opener is None and not settings.GOPEN_VERBOSE.get():
-            return streams.open_raw(self.path or self.target)
+            return local_files.open_raw(self.path or self.target)
         return cast("Stream", self.open(raw=True))
 
     def open(self, mode: str = "rb", bufsize: int = 8192, *, raw: bool = False, **options: object) -> IO[bytes]:
@@ -534,9 +534,9 @@ def open_url(
 
 def _open_local(path: str, mode: str, *, raw: bool, level: str | None) -> IO[bytes]:
     if raw:
-        return cast("IO[bytes]", streams.open_raw(path))
+        return cast("IO[bytes]", local_files.open_raw(path))
     refuse_if_strict("gopen: unsafe_gopen is False, cannot open local files", level=level, url=path)
-    return streams.open_buffered(path, mode)
+    return local_files.open_buffered(path, mode)
 
 
 def open_stream(

@@ -28,17 +28,18 @@ _DIGITS = re.compile(r"\d+")
 _LONGEST_SHOWN = 100
 
 
-def translate_os_error(error: OSError, path: str | os.PathLike[str], verb: str = "open") -> SourceError:
+def translate_os_error(error: OSError, path: str | os.PathLike[str], verb: str = "open", hint: str = "") -> SourceError:
     """Return the error to raise where the operating system refused a path; ``errno`` and ``filename`` are kept.
 
     Args:
         error: the system's.
         path: what it refused.
         verb: what was tried.
+        hint: to stand after it; by default what is known to help against this error.
     """
     name = os.fspath(path)
     kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
-    hint = _suggest(error, str(name), writes=verb not in ("open", "look at"))
+    hint = hint or _suggest(error, str(name), writes=verb not in ("open", "read", "list", "look at"))
     found = kind(f"cannot {verb}: {error.strerror or error}{hint}", url=str(name))
     found.errno, found.strerror, found.filename = error.errno, error.strerror, name
     return found

@@ -9,7 +9,6 @@ several threads: no position and no connection is kept between two reads.
 import io
 import logging
 import os
-import stat
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, Self
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from webdataset.core import settings
 from webdataset.core.errors import NoRandomAccess, ShardChanged, ShortRead, SourceError, UsageError
 from webdataset.core.redaction import redact
-from webdataset.storage import streams
+from webdataset.storage.local_files import open_raw
 from webdataset.storage.object_store import (
     LosslessBody,
     ObjectResponse,
@@ -26,9 +25,7 @@ from webdataset.storage.object_store import (
     object_changed_error,
 )
 from webdataset.storage.open_url import resolve_url
-from webdataset.storage.path_errors import translate_os_error
 from webdataset.storage.retries import ATTEMPTS, RetryableError, RetryBudget
-from webdataset.storage.streams import file_identity
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -237,15 +234,13 @@ class LocalRanges:
 
     def __init__(self, path: str, url: str | None = None) -> None:
         self.url = url or path
-        self._path = path
-        self._stream = streams.open_raw(path)
+        self._stream = open_raw(path)
         self._lock = threading.Lock()
-        status = os.fstat(self._stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
+        identity = self._stream.identity
+        if identity is None:
             self._stream.close()
             raise NoRandomAccess("not a regular file: it can be read front to back only", url=self.url)
-        self.length = status.st_size
-        self.identity = file_identity(status)
+        self.length, self.identity = identity.length, identity
         self.descriptor = self._stream.fileno()
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -253,32 +248,32 @@ class LocalRanges:
 
         Raises:
             ShardChanged: the file has been written to since it was opened.
-            SourceError: the system refuses.
+            SourceError: the system refuses, for good or after several attempts.
         """
         size = min(size, self.length - offset)
         if size <= 0:
             return b""
+        piece = self._read_piece(size, offset)
+        # a large read may come in parts
+        while len(piece) < size and (more := self._read_piece(size - len(piece), offset + len(piece))):
+            piece += more
         try:
-            piece = _pread(self.descriptor, size, offset) if _pread is not None else self._read_at_offset(size, offset)
-            # a large read may come in parts
-            while len(piece) < size:
-                more = self._read_at_offset(size - len(piece), offset + len(piece))
-                if not more:
-                    break
-                piece += more
             self.identity.check(self.descriptor, self.url, offset)
         except ShardChanged:
             raise
         except OSError as error:
-            raise translate_os_error(error, self._path) from error
+            self._stream.retry(lambda: self.identity.check(self.descriptor, self.url, offset), error)
         return piece
 
-    def _read_at_offset(self, size: int, offset: int) -> bytes:
-        if _pread is not None:
+    def _read_piece(self, size: int, offset: int) -> bytes:
+        if _pread is None:
+            with self._lock:
+                self._stream.seek(offset)
+                return self._stream.read(size)
+        try:
             return _pread(self.descriptor, size, offset)
-        with self._lock:
-            self._stream.seek(offset)
-            return self._stream.read(size) or b""
+        except OSError as error:
+            return self._stream.retry(lambda: os.pread(self.descriptor, size, offset), error)
 
     def close(self) -> None:
         """Close the file."""

@@ -1,11 +1,8 @@
-"""Streams of bytes: their length and identity, and local files as streams.
+"""Streams of bytes: their length and identity, and which of them belong to other code.
 
 A stream is any object with ``read``. The tar reader asks whether a stream knows how many bytes it owes, to judge an
 archive without its end mark; a saved state keeps which version of which object the stream reads, to recognise a shard
 that was replaced.
-
-Local files are unbuffered for the shard reader (it reads in large pieces itself) and buffered for ``gopen``. Every
-error names the path.
 """
 
 import contextlib
@@ -14,15 +11,9 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, Self, cast
+from typing import Any, NamedTuple, Protocol, Self
 
-from webdataset.core import settings
 from webdataset.core.errors import ShardChanged, UsageError
-from webdataset.core.process_limits import open_with_raised_limit
-from webdataset.storage.path_errors import translate_os_error, unnameable_error
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 _SECOND_NS = 1_000_000_000
 
@@ -285,88 +276,3 @@ def is_nameable(name: str) -> bool:
         return b"\0" not in name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return False
-
-
-class LocalFileStream(io.FileIO):
-    """A local file, opened for reading. Never gives bytes that were written after it was opened.
-
-    Attributes:
-        identity: size and time of the last change when it was opened; None where it is no regular file.
-
-    Raises:
-        OSError: it cannot be opened.
-        ValueError: no file can have this name.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(path, "rb")
-        status = os.fstat(self.fileno())
-        self.identity: FileIdentity | None = file_identity(status) if stat.S_ISREG(status.st_mode) else None
-
-    def check_identity(self) -> None:
-        """Raise where the file has been written to since it was opened.
-
-        Raises:
-            ShardChanged: it has; what was read may be old or new.
-        """
-        identity = self.identity
-        if identity is not None:
-            identity.check(self.fileno(), self.name)
-
-    def ends_at(self, offset: int) -> bool:
-        """Tell whether this is where the file ended when it was opened."""
-        return self.identity is not None and self.identity.length == offset
-
-    def seekable(self) -> bool:
-        """Tell whether it can seek: a regular file can, and is not asked."""
-        return (self.identity is not None and not self.closed) or super().seekable()
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end.
-
-        Raises:
-            ShardChanged: the file has been written to since it was opened; these bytes may be old or new.
-        """
-        content = super().read(size)
-        self.check_identity()
-        return content
-
-    def readall(self) -> bytes:
-        """Return the rest; raises as ``read`` does."""
-        content = super().readall()
-        self.check_identity()
-        return content
-
-    def readinto(self, buffer: "Buffer", /) -> int:
-        """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end. Raises as ``read`` does."""
-        count = super().readinto(buffer)
-        self.check_identity()
-        return count
-
-
-def open_raw(path: str | os.PathLike[str]) -> LocalFileStream:
-    """Open a local file for the shard reader: one system call a read, nothing copied twice.
-
-    Raises:
-        NotFound: no such file.
-        SourceError: it cannot be opened (a directory, no permission).
-        UsageError: no file can have this name.
-    """
-    try:
-        return open_with_raised_limit(lambda: LocalFileStream(path))
-    except OSError as error:
-        raise translate_os_error(error, path) from error
-    except ValueError as error:
-        raise unnameable_error(path) from error
-
-
-def open_buffered(path: str | os.PathLike[str], mode: str = "rb") -> BinaryIO:
-    """Open a local file as ``gopen`` does, with a buffer of ``GOPEN_BUFFER`` bytes; raises as :func:`open_raw`."""
-    try:
-        size = settings.GOPEN_BUFFER.get()
-        stream = open_with_raised_limit(lambda: open(path, mode, buffering=size))  # noqa: SIM115, PTH123  the caller closes
-    except OSError as error:
-        raise translate_os_error(error, path) from error
-    except ValueError as error:
-        raise unnameable_error(path) from error
-    return cast("BinaryIO", stream)

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 
+import webdataset as wds
 from webdataset.core.error_handlers import (
     SkipCounts,
     count_drop,
@@ -15,6 +16,8 @@ from webdataset.core.error_handlers import (
     should_continue,
     skip_items,
     warn_and_continue,
+    warn_and_stop,
+    with_location,
 )
 
 
@@ -94,3 +97,28 @@ def test_a_failure_is_described_alike_each_time():
         for each in kept:
             warn_and_continue(ValueError(f"cannot identify {each!r}"))
     assert [str(each.message) for each in caught] == ["ValueError('cannot identify <object object>')"]
+
+
+@pytest.mark.parametrize("handler", [warn_and_continue, warn_and_stop])
+def test_warnings_say_where(handler, tmp_path):
+    """Of errors of other code, too: the stage, the url and the key, and no secret of the url."""
+    with wds.TarWriter(str(tmp_path / "a.tar")) as sink:
+        for index in range(4):
+            sink.write({"__key__": f"k{index}", "cls": index})
+
+    def refuse(sample):
+        if sample["cls"] == b"2":
+            raise ZeroDivisionError("none left")
+        return sample
+
+    with pytest.warns(UserWarning, match=r"^ZeroDivisionError\('none left'\) in stage='map: .*refuse.*', ") as caught:
+        given = list(wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).map(refuse, handler=handler))
+    assert len(given) == (3 if handler is warn_and_continue else 2)
+    assert f"key='k2', url='{tmp_path}/a.tar'" in str(caught[0].message)
+    error = with_location(ValueError("x"), url="s3://key:word@bucket/a.tar", key=None)
+    error.add_note("something else")
+    with pytest.warns(UserWarning) as caught:
+        handler(error)
+    assert "word" not in str(caught[0].message)
+    assert str(caught[0].message).startswith("ValueError('x') in url='s3://")
+    assert "something else" not in str(caught[0].message)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from webdataset.core.errors import SourceError, UsageError
-from webdataset.shards.expand import expand_source, expand_urls, glob_with_braces, walk_folder
+from webdataset.shards.expand import expand_source, expand_urls, glob_with_braces
 from webdataset.shards.lists import SimpleShardList
 from webdataset.storage.backends import memory
+from webdataset.storage.local_listing import walk_folder
 from webdataset.storage.open_url import open_url
 
 
@@ -56,7 +57,7 @@ def test_walk_of_a_folder(here):
         (str(here), ["a-0.tar", "a-1.tar", "b.tar"]),
         (str(here / "sub"), ["c.tar"]),
     ]
-    with pytest.raises(SourceError, match="cannot be listed: No such file"):
+    with pytest.raises(SourceError, match="cannot list: No such file"):
         list(walk_folder(str(here / "nowhere")))
 
 

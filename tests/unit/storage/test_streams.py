@@ -3,7 +3,8 @@
 import pytest
 
 from webdataset.core.errors import NotFound, UsageError
-from webdataset.storage.streams import is_nameable, open_buffered, open_raw
+from webdataset.storage.local_files import open_buffered, open_raw
+from webdataset.storage.streams import is_nameable
 
 
 @pytest.mark.parametrize("name", ["a\0.tar", "\ud800.tar"])

@@ -21,7 +21,7 @@ from webdataset.core import settings
 from webdataset.core.errors import UsageError
 from webdataset.shards.expand import expand_braces
 from webdataset.shards.lists import Shard, ShardList, SimpleShardList, make_unseeded_rng
-from webdataset.storage.streams import open_raw
+from webdataset.storage.local_files import open_raw
 
 _KEYS = frozenset({"prefix", "datasets", "buckets"})
 _DATASET_KEYS = frozenset({"name", "shards", "buckets", "resample", "choose"})

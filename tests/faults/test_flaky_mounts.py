@@ -1,0 +1,436 @@
+"""Shards on mounted file systems that fail for a moment, against a real FUSE mount: every sample comes, once."""
+
+import contextlib
+import errno
+import gzip
+import io
+import logging
+import os
+import tempfile
+import threading
+import time
+
+import pytest
+
+import webdataset as wds
+from support.flaky_mount import FlakyMount, NoMount
+from webdataset.cli.main import main
+from webdataset.core.errors import NotFound, ShardChanged, SourceError
+from webdataset.storage import retries
+from webdataset.storage.local_files import open_buffered, open_raw
+from webdataset.storage.local_listing import find_files, walk_folder
+from webdataset.storage.random_access import open_ranges
+
+COUNT, SHARDS = 60, 4
+TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EAGAIN)
+
+
+def write_shards(folder):
+    """Write small and large samples; one shard is compressed."""
+    large = os.urandom(150_000)
+    for shard in range(SHARDS):
+        with wds.TarWriter(str(folder / f"s-{shard}.tar")) as sink:
+            for index in range(COUNT):
+                payload = large[index:] if index % 7 == 3 else large[index : index + 5_000]
+                sink.write({"__key__": f"{shard}-{index:03d}", "bin": payload, "cls": index})
+    wds.write_columns([str(folder / f"s-{shard}.tar") for shard in range(SHARDS)], ["cls"])
+    last = folder / f"s-{SHARDS - 1}.tar"
+    (folder / f"z-{SHARDS - 1}.tar.gz").write_bytes(gzip.compress(last.read_bytes(), 1))
+
+
+@contextlib.contextmanager
+def mount_or_skip(place):
+    """A mount, where this machine has FUSE."""
+    try:
+        mount = FlakyMount(place)
+    except NoMount as error:
+        pytest.skip(str(error))
+    try:
+        yield mount
+    finally:
+        mount.close()
+
+
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory):
+    """A mount that holds shards."""
+    with mount_or_skip(tmp_path_factory.mktemp("fuse") / "place") as mount:
+        write_shards(mount.root)
+        yield mount
+
+
+@pytest.fixture
+def mount(mounted):
+    """The mount, on which nothing fails before and after the test."""
+    mounted.heal()
+    yield mounted
+    mounted.heal()
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """No pauses between attempts; the list gets them."""
+    pauses = []
+    monkeypatch.setattr(retries, "sleep", pauses.append)
+    return pauses
+
+
+def read(folder, *stages, **options):
+    """Return samples as they come."""
+    return list(wds.WebDataset(f"{folder}/s-{{0..{SHARDS - 1}}}.tar", shardshuffle=False, **options).compose(*stages))
+
+
+def strip(samples, folder):
+    """Return samples with urls relative to a folder, and bytes in place of views."""
+    return [
+        {name: bytes(v) if isinstance(v, memoryview) else v.replace(f"{folder}/", "") if name == "__url__" else v
+         for name, v in sample.items() if name != "__local_path__"}
+        for sample in samples
+    ]  # fmt: skip
+
+
+def open_elastic(folder):
+    """Return an elastic dataset over several streams."""
+    return wds.WebDataset(f"{folder}/s-{{0..{SHARDS - 1}}}.tar", shardshuffle=3, seed=4).shuffle(10).elastic(streams=6)
+
+
+def read_by_number(folder, **options):
+    """Return samples at random: of the first shard by its index, of the others by their headers."""
+    dataset = wds.IndexedDataset(f"{folder}/s-{{0..{SHARDS - 1}}}.tar", **options)
+    return [dataset[number] for number in (5, 3, len(dataset) - 1, 0, 119, 31, 3)]
+
+
+def run_commands(folder):
+    """Return what ``wds info`` and ``wds check`` write, and how they end."""
+    urls = [f"{folder}/s-{shard}.tar" for shard in range(SHARDS)]
+    told = []
+    for command in ("info", "check"):
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            code = main([command, *urls])
+        told.append({"text": text.getvalue().replace(f"{folder}/", ""), "code": code})
+    return told
+
+
+def read_cached(folder):
+    """Return samples of a dataset that keeps copies of its shards."""
+    with tempfile.TemporaryDirectory() as cache:
+        return read(folder, cache_dir=cache)
+
+
+READINGS = {
+    "by number": read_by_number,
+    "by number, views": lambda folder: read_by_number(folder, memory_map=True),
+    "where": lambda folder: read(folder, where="cls > 47"),
+    "commands": run_commands,
+    "cached": read_cached,
+    "plain": read,
+    "views": lambda folder: read(folder, memory_map=True),
+    "compressed": lambda folder: list(wds.WebDataset(f"{folder}/z-{SHARDS - 1}.tar.gz", shardshuffle=False)),
+    "elastic": lambda folder: list(open_elastic(folder)),
+    "wildcard": lambda folder: list(wds.WebDataset(f"{folder}/s-*.tar", shardshuffle=False)),
+    "selected": lambda folder: read(folder, select_files=lambda name: name.endswith("cls")),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("reading", READINGS)
+def test_whatever_fails_for_a_moment_every_sample_comes(mount, hasty, reading, seed):
+    """Opening, reading, asking for size and time, and listing: one call in four fails, with any of the errors."""
+    wanted = strip(READINGS[reading](mount.root), mount.root)
+    before = len(mount.failures)
+    mount.plan_failures(
+        *TRANSIENT, calls=("read", "open", "getattr", "readdir"), share=0.25, times=10**9, seed=seed, name=""
+    )
+    assert strip(READINGS[reading](mount.path), mount.path) == wanted
+    assert len(mount.failures) > before
+    assert hasty
+
+
+@pytest.mark.parametrize("code", TRANSIENT, ids=lambda code: errno.errorcode[code])
+def test_each_error_is_tried_again(mount, hasty, code):
+    """Wherever in a shard it is."""
+    wanted = strip(read(mount.root), mount.root)
+    for after in (0, 1, 2, 5):
+        before = len(mount.failures)
+        mount.plan_failures(code, after=after, times=3)
+        assert strip(read(mount.path), mount.path) == wanted
+        assert len(mount.failures) == before + 3
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EFBIG, errno.EINVAL], ids=lambda code: errno.errorcode[code])
+def test_what_will_not_pass_is_an_error_at_once(mount, hasty, code):
+    """It names the shard, and the place in it."""
+    mount.plan_failures(code, after=1, times=10**9, name="s-1.tar")
+    with pytest.raises(SourceError, match=f"cannot read: {os.strerror(code)}") as caught:
+        read(mount.path)
+    assert caught.value.errno == code
+    assert caught.value.url == f"{mount.path}/s-1.tar"
+    assert caught.value.offset is not None
+    assert caught.value.offset > 0
+    assert not hasty
+
+
+def test_what_does_not_pass_is_an_error_in_the_end(mount, hasty, caplog):
+    """After eight attempts, with pauses that add up to twelve seconds; one line of the log says why it waits."""
+    mount.plan_failures(errno.EIO, after=1, times=10**9, name="s-1.tar")
+    with caplog.at_level(logging.WARNING, "webdataset"), pytest.raises(SourceError) as caught:
+        read(mount.path)
+    text = str(caught.value)
+    assert "cannot read: Input/output error, 8 attempts; is the file system mounted" in text
+    assert "WDS_RETRY_SECONDS=600" in text
+    assert "s-1.tar" in text
+    assert caught.value.errno == errno.EIO
+    assert len(hasty) == 7
+    assert 4 < sum(hasty) < 26
+    assert [line.message for line in caplog.records] == [
+        f"{mount.path}/s-1.tar: cannot read: Input/output error; trying again"
+    ]
+
+
+def test_a_handler_is_asked_in_the_end(mount, hasty):
+    """What lies before the byte that cannot be read is given; the other shards come whole; the loss is counted."""
+    mount.plan_failures(errno.EIO, after=2, times=10**9, name="s-1.tar")
+    errors = []
+    samples = read(mount.path, handler=lambda error: errors.append(error) or True)
+    by_shard = [sum(sample["__url__"].endswith(f"s-{shard}.tar") for sample in samples) for shard in range(SHARDS)]
+    assert by_shard[0] == by_shard[2] == by_shard[3] == COUNT
+    assert 0 < by_shard[1] < COUNT
+    assert [error.url for error in errors] == [f"{mount.path}/s-1.tar"]
+
+
+def test_it_is_tried_for_as_long_as_is_asked(mount, monkeypatch):
+    """``WDS_RETRY_SECONDS`` holds for mounts, too."""
+    clock = [0.0]
+    monkeypatch.setenv("WDS_RETRY_SECONDS", "600")
+    monkeypatch.setattr(retries, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    monkeypatch.setattr(retries.time, "monotonic", lambda: clock[0])
+    mount.plan_failures(errno.ETIMEDOUT, times=10**9)
+    with pytest.raises(SourceError, match=r"\d\d attempts; is the file system mounted, and its server up\? "):
+        read(mount.path)
+    assert 600 <= clock[0] < 640
+
+
+@pytest.mark.parametrize("reading", ["plain", "elastic", "compressed"])
+def test_dead_handles_are_replaced(mount, hasty, reading):
+    """A server that was started again knows no handle any more: the files are opened anew, and read on."""
+    wanted = strip(READINGS[reading](mount.root), mount.root)
+    if reading == "compressed":
+        stream = iter(wds.WebDataset(f"{mount.path}/z-{SHARDS - 1}.tar.gz", shardshuffle=False))
+    else:
+        stream = iter(open_elastic(mount.path) if reading == "elastic" else wds.WebDataset(
+            f"{mount.path}/s-{{0..{SHARDS - 1}}}.tar", shardshuffle=False))  # fmt: skip
+    samples = []
+    for sample in stream:
+        samples.append(sample)
+        if len(samples) in (1, 20, 21, 50):
+            mount.forget_handles()
+    assert strip(samples, mount.path) == wanted
+    assert any("ESTALE" in line for line in mount.failures)
+
+
+def test_positioned_reads_survive(mount, hasty):
+    """A file that is open for reads anywhere."""
+    content = (mount.root / "s-0.tar").read_bytes()
+    with open_ranges(f"{mount.path}/s-0.tar") as ranges:
+        for offset in (0, 700_000, 5_000):
+            mount.forget_handles()
+            mount.plan_failures(errno.EIO, times=2)
+            assert ranges.read_at(offset, 300_000) == content[offset : offset + 300_000]
+    assert hasty
+
+
+def test_the_position_survives(mount, hasty):
+    """Whole reads, parts and buffers, after seeking."""
+    content = (mount.root / "s-0.tar").read_bytes()
+    with open_raw(mount.path / "s-0.tar") as stream:
+        assert stream.read(1000) == content[:1000]
+        mount.forget_handles()
+        assert stream.read(1000) == content[1000:2000]
+        assert stream.tell() == 2000
+        stream.seek(100_000)
+        mount.plan_failures(errno.EIO, after=2, times=2)
+        assert stream.read() == content[100_000:]
+        stream.seek(7)
+        mount.forget_handles()
+        space = bytearray(500)
+        assert stream.readinto(space) == 500
+        assert bytes(space) == content[7:507]
+        assert stream.read(5) == content[507:512]
+
+
+def test_a_file_that_was_replaced_is_not_read_on(mount, hasty):
+    """The one that was opened is not to be had any more, and the one of this name is another."""
+    path = mount.root / "replaced.tar"
+    path.write_bytes((mount.root / "s-0.tar").read_bytes())
+    with open_raw(mount.path / "replaced.tar") as stream:
+        stream.read(1000)
+        path.unlink()
+        path.write_bytes((mount.root / "s-1.tar").read_bytes())
+        mount.forget_handles()
+        with pytest.raises(ShardChanged, match="overwritten while it was being read"):
+            stream.read(1000)
+    path.unlink()
+    # no more than one attempt
+    assert len(hasty) == 1
+
+
+def fail_twice(stream, code):
+    """Return what reads a kilobyte, and fails twice before; on whichever file the descriptor leads to."""
+    left = [2]
+
+    def read_on():
+        if left[0]:
+            left[0] -= 1
+            raise OSError(code, os.strerror(code))
+        return os.read(stream.fileno(), 1000)
+
+    return read_on
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE], ids=["EIO", "ESTALE"])
+def test_the_open_file_counts_not_its_name(tmp_path, hasty, code):
+    """A file that took its name is not read in its place: the open one is, unless its handle is dead."""
+    path, old = tmp_path / "a.tar", bytes(1000) + b"old" * 1000
+    path.write_bytes(old)
+    with open_raw(path) as stream:
+        stream.seek(1000)
+        (tmp_path / "b").write_bytes(b"new" * 2000)
+        (tmp_path / "b").replace(path)
+        failure = OSError(code, os.strerror(code))
+        if code == errno.ESTALE:
+            with pytest.raises(ShardChanged, match="overwritten"):
+                stream.retry(fail_twice(stream, code), failure)
+        else:
+            assert stream.retry(fail_twice(stream, code), failure) == old[1000:2000]
+            # nor is one that is gone
+            path.unlink()
+            assert stream.retry(fail_twice(stream, code), failure) == old[2000:3000]
+
+
+def test_no_descriptor_is_lost(tmp_path, hasty):
+    """A descriptor is led to the new file, keeps its number, and is closed on exec."""
+    path = tmp_path / "a.tar"
+    path.write_bytes(bytes(5000))
+    before = len(os.listdir("/proc/self/fd"))
+    with open_raw(path) as stream:
+        number, file = stream.fileno(), os.fstat(stream.fileno()).st_ino
+        os.utime(path, ns=(1, stream.identity.changed_ns))
+        copy = tmp_path / "copy"
+        copy.write_bytes(bytes(5000))
+        os.utime(copy, ns=(1, stream.identity.changed_ns))
+        copy.replace(path)
+        assert stream.retry(fail_twice(stream, errno.ESTALE), OSError(errno.ESTALE, "")) == bytes(1000)
+        assert stream.fileno() == number
+        assert os.fstat(number).st_ino != file
+        assert not os.get_inheritable(number)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_opening_is_tried_again(mount, hasty):
+    """By the shard reader and by ``gopen``; a file that is not there is an error at once."""
+    for opened in (open_raw, open_buffered):
+        mount.plan_failures(errno.ESTALE, errno.EIO, calls=("open",), times=5)
+        with opened(mount.path / "s-0.tar") as stream:
+            assert len(stream.read(512)) == 512
+    hasty.clear()
+    with pytest.raises(NotFound):
+        open_raw(mount.path / "nowhere.tar")
+    assert not hasty
+
+
+def test_a_folder_is_listed_again(mount, hasty):
+    """A wildcard finds all shards, not those before a failure; in the end it is an error, not an empty list."""
+    mount.plan_failures(errno.EIO, calls=("readdir",), times=3)
+    assert len(wds.expand_urls(f"{mount.path}/s-*.tar")) == SHARDS
+    assert len(hasty) == 3
+    mount.plan_failures(errno.EIO, calls=("readdir",), times=10**9)
+    with pytest.raises(SourceError, match="cannot list: Input/output error, 8 attempts"):
+        wds.expand_urls(f"{mount.path}/s-*.tar")
+
+
+PATTERNS = ("*/t-*.tar", "*/t-0.tar", "**/t-*.tar", "**", "*/")
+
+
+@pytest.fixture
+def folders(mount):
+    """Three folders with two shards each."""
+    for name in ("a", "b", "c"):
+        (mount.root / name).mkdir(exist_ok=True)
+        for shard in range(2):
+            (mount.root / name / f"t-{shard}.tar").write_bytes(bytes(10240))
+    return mount
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_no_folder_is_left_out_in_silence(folders, hasty, pattern):
+    """One that cannot be listed for a moment is listed again; one for which there is no permission is warned of."""
+    wanted = [name.replace(str(folders.root), str(folders.path)) for name in find_files(f"{folders.root}/{pattern}")]
+    for seed in range(10):
+        folders.plan_failures(*TRANSIENT, calls=("readdir", "getattr"), share=0.1, times=10**9, seed=seed)
+        assert find_files(f"{folders.path}/{pattern}") == wanted
+    assert hasty
+    folders.plan_failures(errno.EACCES, calls=("readdir", "open"), times=10**9, name="/b")
+    if "t-*" in pattern:
+        with pytest.warns(UserWarning, match=r"no permission to list 1 folders, '.*/b' first"):
+            assert find_files(f"{folders.path}/{pattern}") == [name for name in wanted if "/b/" not in name]
+    name = "/t-0.tar" if "t-0" in pattern else "/b"
+    folders.plan_failures(errno.ENXIO, calls=("readdir", "getattr"), times=10**9, name=name)
+    with pytest.raises(SourceError, match="cannot (list|look at): No such device or address"):
+        find_files(f"{folders.path}/{pattern}")
+
+
+def test_a_folder_that_is_named_must_be_readable(folders, hasty):
+    """Where no wildcard led to it, there is nothing else that could have been meant."""
+    folders.plan_failures(errno.EACCES, calls=("readdir", "open"), times=10**9, name="/b")
+    with pytest.raises(SourceError, match="cannot list: Permission denied; look at its owner"):
+        wds.expand_urls(f"{folders.path}/b/t-*.tar")
+    with pytest.raises(SourceError, match="cannot list: Permission denied"):
+        list(walk_folder(str(folders.path)))
+    assert not hasty
+    folders.plan_failures(errno.EIO, calls=("readdir", "getattr"), share=0.1, times=10**9, seed=3)
+    found = dict(walk_folder(str(folders.path)))
+    assert [len(found[f"{folders.path}/{name}"]) for name in "abc"] == [2] * 3
+    assert hasty
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loaders_survive(mount, workers):
+    """Worker processes, and the process of a loader without them, with real pauses."""
+
+    def open_loader(folder):
+        dataset = open_elastic(folder).decode().to_tuple("__key__", "bin", "cls")
+        return wds.Loader(dataset, batch_size=16, workers=workers)
+
+    def draw(folder):
+        with open_loader(folder) as loader:
+            return [[list(map(bytes, column)) if isinstance(column[0], bytes) else list(column) for column in batch]
+                    for batch in loader]  # fmt: skip
+
+    wanted = draw(mount.root)
+    mount.plan_failures(*TRANSIENT, calls=("read", "open", "getattr"), share=0.1, times=10**9, seed=1)
+    assert draw(mount.path) == wanted
+    assert mount.failures
+
+
+def test_a_mount_that_is_mounted_again_is_read_on(tmp_path):
+    """Its process is killed in the middle of a shard, and started again while the reader waits."""
+    with mount_or_skip(tmp_path / "place") as mount:
+        write_shards(mount.root)
+        wanted = strip(read(mount.root), mount.root)
+        samples, mounting = [], None
+        for sample in wds.WebDataset(f"{mount.path}/s-{{0..{SHARDS - 1}}}.tar", shardshuffle=False):
+            samples.append(sample)
+            if len(samples) == 30:
+                mount.kill()
+
+                def mount_again():
+                    time.sleep(0.5)
+                    mount.unmount()
+                    time.sleep(0.3)
+                    mount.start()
+
+                mounting = threading.Thread(target=mount_again)
+                mounting.start()
+        mounting.join()
+        assert strip(samples, mount.path) == wanted
