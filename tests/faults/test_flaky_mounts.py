@@ -13,7 +13,7 @@ import time
 import pytest
 
 import webdataset as wds
-from support.flaky_mount import FlakyMount, NoMount
+from support.flaky_mount import mount_or_skip
 from webdataset.cli.main import main
 from webdataset.core.errors import NotFound, ShardChanged, SourceError
 from webdataset.storage import retries
@@ -36,19 +36,6 @@ def write_shards(folder):
     wds.write_columns([str(folder / f"s-{shard}.tar") for shard in range(SHARDS)], ["cls"])
     last = folder / f"s-{SHARDS - 1}.tar"
     (folder / f"z-{SHARDS - 1}.tar.gz").write_bytes(gzip.compress(last.read_bytes(), 1))
-
-
-@contextlib.contextmanager
-def mount_or_skip(place):
-    """A mount, where this machine has FUSE."""
-    try:
-        mount = FlakyMount(place)
-    except NoMount as error:
-        pytest.skip(str(error))
-    try:
-        yield mount
-    finally:
-        mount.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ is a read of the process. ``plan.json`` beside the mount point says which calls 
 ``failures.txt``. The process may be killed, as servers of mounts are, and be started again.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -14,11 +15,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 30.0
-_WATCHED = ("open", "read", "getattr", "readdir")
+READING = ("open", "read", "getattr", "readdir")
+WRITING = ("create", "write", "fsync", "rename", "unlink", "mkdir", "setattr", "statfs")
 
 
 def serve(root: str, mount: str, plan: str, note: str) -> None:
@@ -76,15 +79,62 @@ def serve(root: str, mount: str, plan: str, note: str) -> None:
             self._fail("readdir", path)
             return [".", "..", *os.listdir(root + path)]
 
-        def open(self, path: str, _flags: int) -> int:
+        def open(self, path: str, flags: int) -> int:
             self._fail("open", path)
-            handle = os.open(root + path, os.O_RDONLY)
+            return self._keep(os.open(root + path, flags & ~os.O_NOFOLLOW))
+
+        def create(self, path: str, mode: int, _info: object = None) -> int:
+            self._fail("create", path)
+            return self._keep(os.open(root + path, os.O_RDWR | os.O_CREAT, mode))
+
+        def _keep(self, handle: int) -> int:
             self.opened[handle] = self.plan.get("generation", 0)
             return handle
 
         def read(self, path: str, size: int, offset: int, handle: int) -> bytes:
             self._fail("read", path, handle)
             return os.pread(handle, size, offset)
+
+        def write(self, path: str, data: bytes, offset: int, handle: int) -> int:
+            self._fail("write", path, handle)
+            return os.pwrite(handle, data, offset)
+
+        def truncate(self, path: str, length: int, handle: int | None = None) -> None:
+            self._fail("write", path, handle)
+            os.truncate(root + path, length)
+
+        def fsync(self, path: str, _only_data: int, handle: int) -> None:
+            self._fail("fsync", path, handle)
+            os.fsync(handle)
+
+        def rename(self, old: str, new: str) -> None:
+            self._fail("rename", old)
+            os.replace(root + old, root + new)
+
+        def unlink(self, path: str) -> None:
+            self._fail("unlink", path)
+            os.unlink(root + path)
+
+        def mkdir(self, path: str, mode: int) -> None:
+            self._fail("mkdir", path)
+            os.mkdir(root + path, mode)
+
+        def rmdir(self, path: str) -> None:
+            self._fail("unlink", path)
+            os.rmdir(root + path)
+
+        def chmod(self, path: str, mode: int) -> None:
+            self._fail("setattr", path)
+            os.chmod(root + path, mode)
+
+        def utimens(self, path: str, times: tuple[int, int] | None = None) -> None:
+            self._fail("setattr", path)
+            os.utime(root + path, ns=times or (time.time_ns(), time.time_ns()))
+
+        def statfs(self, path: str) -> dict[str, int]:
+            self._fail("statfs", path)
+            found = os.statvfs(root + path)
+            return {name: getattr(found, name) for name in dir(found) if name.startswith("f_")}
 
         def release(self, _path: str, handle: int) -> None:
             os.close(handle)
@@ -156,11 +206,11 @@ class FlakyMount:
 
         Args:
             *codes: numbers of the errors, of which one is drawn each time.
-            calls: ``read``, ``open``, ``getattr``, ``readdir``.
+            calls: those of ``READING`` and ``WRITING``.
             **rule: ``after`` so many calls, ``times`` so many (1), each with a probability ``share`` (1) that is drawn
                 by ``seed``; of paths that end with ``name``.
         """
-        assert set(calls) <= set(_WATCHED)
+        assert {*calls} <= {*READING, *WRITING}
         self._rounds += 1
         text = {"round": self._rounds, "generation": self._generation, "codes": codes, "calls": calls, **rule}
         # at once, for the process reads it at any time
@@ -200,6 +250,25 @@ class FlakyMount:
                 self._process.wait(5)
             except subprocess.TimeoutExpired:
                 self.kill()
+
+
+@contextlib.contextmanager
+def mount_or_skip(place: Path) -> Iterator[FlakyMount]:
+    """Mount a folder for a test, which is skipped where this machine has no FUSE.
+
+    Args:
+        place: a folder for its files, which is made.
+    """
+    import pytest  # noqa: PLC0415  not in the process that serves
+
+    try:
+        mount = FlakyMount(place)
+    except NoMount as error:
+        pytest.skip(str(error))
+    try:
+        yield mount
+    finally:
+        mount.close()
 
 
 if __name__ == "__main__":

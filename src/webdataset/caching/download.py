@@ -465,13 +465,19 @@ def _refusal(validator: Validator, url: str) -> FormatError:
 
 
 def _is_whole(path: str) -> bool:
-    """Tell whether a file is an archive up to its end mark."""
-    reader = ShardReader({"url": path, "stream": CachedFile(path)}, Reading(missing_end="error"))
+    """Tell whether a file is an archive up to its end mark.
+
+    Raises:
+        Unwritable: the file cannot be read.
+    """
     try:
-        for _ in reader.member_lists():
-            pass
+        with contextlib.closing(
+            ShardReader({"url": path, "stream": CachedFile(path)}, Reading(missing_end="error"))
+        ) as reader:
+            for _ in reader.member_lists():
+                pass
     except WebDatasetError:  # reading the source itself gives the error, or a warning, as without a cache
         return False
-    finally:
-        reader.close()
+    except OSError as error:
+        raise Unwritable(f"{path} cannot be verified: {error.strerror or error}") from error
     return True

@@ -435,7 +435,11 @@ class CacheEntry:
         with translate_write_errors():
             self._clear()
             descriptor = os.open(self.place.part, _APPEND | os.O_CREAT | os.O_EXCL, 0o600)
-            record = make_metadata(stream, self.url, self.place.name, os.fstat(descriptor).st_ino)
+            try:
+                record = make_metadata(stream, self.url, self.place.name, os.fstat(descriptor).st_ino)
+            except BaseException:  # no download will close it
+                os.close(descriptor)
+                raise
             download = ShardDownload(self.place, lock, descriptor, record, stream, opening)
             try:
                 size = FIRST_PIECE if record.length is None else record.length
@@ -491,7 +495,8 @@ class CacheEntry:
             os.close(descriptor)
             raise
         if downloader.kept:
-            return CachedStream(self, descriptor, download.record, whole=os.fstat(descriptor))
+            with contextlib.suppress(OSError):
+                return CachedStream(self, descriptor, download.record, whole=os.fstat(descriptor))
         os.close(descriptor)
         if downloader.error is not None:
             raise downloader.error

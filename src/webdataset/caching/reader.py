@@ -21,6 +21,7 @@ from webdataset.caching.download import Downloader, Opening, checksum_error, clo
 from webdataset.caching.locks import Unwritable, forget_use, note_use
 from webdataset.caching.metadata import EntryMetadata, read_metadata
 from webdataset.core.errors import ShardChanged, SourceError
+from webdataset.storage.local_files import retry_local
 from webdataset.storage.object_store import ObjectVersion
 from webdataset.storage.streams import FileIdentity, Stream, file_identity, stream_identity, stream_length
 
@@ -130,17 +131,30 @@ class CachedStream(io.RawIOBase):
     def _from_file(self, size: int) -> bytes:
         """Read the file; where it fails, or was overwritten, leave it for the source."""
         try:
-            piece = os.pread(self._descriptor(), size, self._at)
-            if self._opened is not None:
-                self._opened.check(self._descriptor(), self.path, self._at)
+            try:
+                piece = self._read_unchanged(size)
+            except OSError as error:
+                # where the source cannot go on, the file has to be waited for
+                if isinstance(error, ShardChanged) or self._is_resumable():
+                    raise
+                piece = retry_local(lambda: self._read_unchanged(size), error, self.path)
         except ShardChanged:
-            if self._record is None or not self._record.is_resumable():
+            if not self._is_resumable():
                 raise
             return self._read_source(self._leave_file(None), size)
         except OSError as error:
             self._entry.complain(f"{self.path} cannot be read: {error.strerror or error}")
             return self._read_source(self._leave_file(error), size)
         self._at += len(piece)
+        return piece
+
+    def _is_resumable(self) -> bool:
+        return self._record is not None and self._record.is_resumable()
+
+    def _read_unchanged(self, size: int) -> bytes:
+        piece = os.pread(self._descriptor(), size, self._at)
+        if self._opened is not None:
+            self._opened.check(self._descriptor(), self.path, self._at)
         return piece
 
     def _read_source(self, source: Stream, size: int) -> bytes:
@@ -265,7 +279,10 @@ class CachedStream(io.RawIOBase):
         if self._record is not None or self._file is None:
             return self._record
         record = read_metadata(self._entry.place.record)
-        return record if record is not None and record.is_about(os.fstat(self._file)) else None
+        with contextlib.suppress(OSError):
+            if record is not None and record.is_about(os.fstat(self._file)):
+                return record
+        return None
 
     def readable(self) -> bool:
         """Tell that this can be read."""

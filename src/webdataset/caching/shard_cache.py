@@ -35,6 +35,7 @@ from webdataset.core.error_handlers import Handler, should_continue, with_locati
 from webdataset.core.errors import SourceError, UsageError, describe_error
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
+from webdataset.storage.local_files import is_transient, retry_local
 from webdataset.storage.open_url import ResolvedUrl, local_path, open_stream, resolve_url
 from webdataset.storage.prefetch import Lookahead, Resolver, Shard, UpcomingShard
 
@@ -199,6 +200,7 @@ class ShardCache:
 
     Raises:
         UsageError: the directory cannot be made, or ``revalidate`` is something else.
+        SourceError: a mounted file system does not answer, not after several attempts either.
     """
 
     folder: str
@@ -213,10 +215,13 @@ class ShardCache:
     def __post_init__(self) -> None:
         if not self.folder:
             raise UsageError("the cache directory has an empty name")
+        make = functools.partial(Path(self.folder).mkdir, parents=True, exist_ok=True)
         try:
-            Path(self.folder).mkdir(parents=True, exist_ok=True)
+            make()
         except OSError as error:
-            raise UsageError(f"cannot make the cache directory {self.folder!r}: {describe_error(error)}") from error
+            if not is_transient(error):
+                raise UsageError(f"cannot make the cache directory {self.folder!r}: {describe_error(error)}") from error
+            retry_local(make, error, self.folder, "make")
         number = hasattr(self.size_bytes, "__float__") and not isinstance(self.size_bytes, bool)
         # the latter: NaN
         if not number or not (self.size_bytes > 0 or self.size_bytes <= 0):

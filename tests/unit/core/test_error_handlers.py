@@ -117,7 +117,7 @@ def test_warnings_say_where(handler, tmp_path):
     assert f"key='k2', url='{tmp_path}/a.tar'" in str(caught[0].message)
     error = with_location(ValueError("x"), url="s3://key:word@bucket/a.tar", key=None)
     error.add_note("something else")
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="^ValueError") as caught:
         handler(error)
     assert "word" not in str(caught[0].message)
     assert str(caught[0].message).startswith("ValueError('x') in url='s3://")
