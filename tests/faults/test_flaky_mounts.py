@@ -134,6 +134,38 @@ def test_whatever_fails_for_a_moment_every_sample_comes(mount, hasty, reading, s
     assert hasty
 
 
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("reading", READINGS)
+def test_reads_may_give_less_than_was_asked_for(mount, reading, seed):
+    """Anything from one byte on, as files of FUSE and networks may; only nothing is the end."""
+    wanted = strip(READINGS[reading](mount.root), mount.root)
+    mount.plan_failures(short=0.7, seed=seed, calls=())
+    assert strip(READINGS[reading](mount.path), mount.path) == wanted
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("stages", [[], [wds.shuffle(12, initial=6)]], ids=["plain", "shuffled"])
+def test_a_resumed_run_reads_a_few_bytes_at_a_time(mount, suffix, stages):
+    """What a shard is compressed with is seen in its first bytes, however few of them come at once."""
+    url = f"{mount.path}/few.tar{suffix}"
+    with wds.TarWriter(str(mount.root / f"few.tar{suffix}")) as sink:
+        for index in range(20):
+            sink.write({"__key__": f"{index:03d}", "txt": str(index) * 40})
+
+    def open_dataset():
+        return wds.WebDataset([url, url], shardshuffle=False, seed=3).compose(*stages).elastic(streams=2)
+
+    wanted = [sample["__key__"] for sample in open_dataset()]
+    mount.plan_failures(short=1.0, most=3, calls=())
+    stream = open_dataset()
+    run = iter(stream)
+    keys = [next(run)["__key__"] for _ in range(17)]
+    state = stream.state_dict()
+    resumed = open_dataset()
+    resumed.load_state_dict(state)
+    assert keys + [sample["__key__"] for sample in resumed] == wanted
+
+
 @pytest.mark.parametrize("code", TRANSIENT, ids=lambda code: errno.errorcode[code])
 def test_each_error_is_tried_again(mount, hasty, code):
     """Wherever in a shard it is."""

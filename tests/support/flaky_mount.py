@@ -93,7 +93,10 @@ def serve(root: str, mount: str, plan: str, note: str) -> None:
 
         def read(self, path: str, size: int, offset: int, handle: int) -> bytes:
             self._fail("read", path, handle)
-            return os.pread(handle, size, offset)
+            content = os.pread(handle, size, offset)
+            if self.random.random() < self.plan.get("short", 0.0):
+                return content[: self.random.randint(1, max(1, min(len(content), self.plan.get("most", len(content)))))]
+            return content
 
         def write(self, path: str, data: bytes, offset: int, handle: int) -> int:
             self._fail("write", path, handle)
@@ -208,7 +211,8 @@ class FlakyMount:
             *codes: numbers of the errors, of which one is drawn each time.
             calls: those of ``READING`` and ``WRITING``.
             **rule: ``after`` so many calls, ``times`` so many (1), each with a probability ``share`` (1) that is drawn
-                by ``seed``; of paths that end with ``name``.
+                by ``seed``; of paths that end with ``name``. A read gives less than it could with a probability
+                ``short``, ``most`` bytes at most.
         """
         assert {*calls} <= {*READING, *WRITING}
         self._rounds += 1
@@ -245,11 +249,7 @@ class FlakyMount:
     def close(self) -> None:
         """Unmount it, and end its process."""
         self.unmount()
-        if self._process is not None:
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        self.kill()
 
 
 @contextlib.contextmanager

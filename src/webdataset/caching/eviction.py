@@ -255,6 +255,15 @@ def list_files(folder: str) -> list[CachedShardFile]:
     """Return the files of a cache directory that take space; those that vanish meanwhile are left out."""
     control = os.path.join(folder, CONTROL)  # noqa: PTH118
     hidden = frozenset(os.listdir(control))  # noqa: PTH208
+    # Before the whole shards: one that gets its name meanwhile is seen twice, and known by its inode. The other way
+    # round it might not be seen at all.
+    growing = {}
+    for name in hidden:
+        if name.endswith(".part"):
+            with contextlib.suppress(FileNotFoundError):
+                path = os.path.join(control, name)  # noqa: PTH118
+                status = os.stat(path)  # noqa: PTH116
+                growing[status.st_ino] = _growing_file(folder, path, status, hidden)
     found = []
     # asked for each download, of perhaps 100,000 files
     for name, entry in _walk(folder):
@@ -262,16 +271,12 @@ def list_files(folder: str) -> list[CachedShardFile]:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue
+        growing.pop(status.st_ino, None)
         found.append(CachedShardFile(status.st_atime, entry.path, status.st_size, folder, name, hidden))
-    for name in hidden:
-        if name.endswith(".part"):
-            with contextlib.suppress(FileNotFoundError):
-                found.append(_growing_file(folder, os.path.join(control, name), hidden))  # noqa: PTH118
-    return found
+    return [*found, *growing.values()]
 
 
-def _growing_file(folder: str, path: str, hidden: frozenset[str]) -> CachedShardFile:
-    status = os.stat(path)  # noqa: PTH116
+def _growing_file(folder: str, path: str, status: os.stat_result, hidden: frozenset[str]) -> CachedShardFile:
     record = read_metadata(path.removesuffix(".part") + ".json")
     reserved = record.reserved_bytes if record is not None and record.inode == status.st_ino else 0
     name = "" if record is None else record.name

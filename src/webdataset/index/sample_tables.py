@@ -23,8 +23,9 @@ from webdataset.core.redaction import redact
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_extents import SampleTable, can_read_ahead
+from webdataset.storage.local_files import open_raw
 from webdataset.storage.open_url import open_stream, resolve_url
-from webdataset.storage.streams import LOCAL_GAP_BYTES
+from webdataset.storage.streams import LOCAL_GAP_BYTES, read_full
 from webdataset.tar.header import BLOCK, parse_header
 
 if TYPE_CHECKING:
@@ -107,10 +108,10 @@ def _find_local(shard: SharedShard, path: str, reading: Reading, gap: int) -> "t
 def _has_large_members(path: str) -> bool:
     """Tell whether the first members of a local shard are so large that the others' headers are worth a look."""
     place = 0
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  names need not be UTF-8
+    with open_raw(path) as file:
         for _ in range(_FIRST_HEADERS):
             file.seek(place)
-            block = file.read(BLOCK)
+            block = read_full(file.read, BLOCK)
             if len(block) < BLOCK or not block.strip(b"\0"):
                 break
             place += BLOCK + (parse_header(block, place).size + BLOCK - 1 & -BLOCK)

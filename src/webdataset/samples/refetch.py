@@ -15,7 +15,7 @@ from webdataset.samples.grouping import Grouper, Sample, Shard
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.seekable_source import SeekableSource, can_seek
 from webdataset.samples.shard_reader import check_end_mark
-from webdataset.storage.streams import stream_length
+from webdataset.storage.streams import read_full, stream_length
 from webdataset.tar.compression import detect_compression
 from webdataset.tar.scanner import TarScanner
 
@@ -37,7 +37,7 @@ def refetch(shard: Shard, reading: Reading, wanted: Sequence[Address]) -> Iterat
     going = SeekableSource(shard["stream"], _KEEP_BYTES)
     try:
         if type(reading) is Reading and going.reaches(wanted[-1].offset):
-            if detect_compression(going.read(512)) is None:
+            if detect_compression(read_full(going.read, 512)) is None:
                 yield from _refetch_each(going, shard, reading, wanted)
                 return
             going.to(0)

@@ -25,7 +25,7 @@ from webdataset.samples.reading_rules import TarReadingRules, Watch
 from webdataset.samples.seekable_source import SeekableSource, can_seek
 from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_keys
 from webdataset.storage.local_files import LocalFileStream
-from webdataset.storage.streams import identify_file, stream_identity, stream_length
+from webdataset.storage.streams import identify_file, read_full, stream_identity, stream_length
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.member_assembly import Member, MemberAssembly, MemberBody
 from webdataset.tar.scanner import CHUNK, TarScanner
@@ -438,7 +438,7 @@ class ShardReader:
         going = SeekableSource(self.stream)
         if not going.reaches(self._start):
             return False
-        compressed = detect_compression(going.read(512)) is not None
+        compressed = detect_compression(read_full(going.read, 512)) is not None
         if not compressed and self.finished is not None and can_seek(self.stream):
             self.finished.follow(self._keys_before_start, None if self._rising else self._start)
         going.to(0 if compressed else self._start)

@@ -23,7 +23,7 @@ from webdataset.storage.open_url import resolve_url
 from webdataset.storage.prefetch_worker import FAR_SECONDS, PrefetchTask, close_tasks, prefetch_budget
 from webdataset.storage.random_access import ObjectRanges
 from webdataset.storage.resumable_stream import ResumableStream
-from webdataset.storage.streams import LOCAL_GAP_BYTES, StreamIdentity
+from webdataset.storage.streams import LOCAL_GAP_BYTES, StreamIdentity, read_full
 
 if TYPE_CHECKING:
     from webdataset.storage.object_store import ObjectVersion, RemoteObject
@@ -113,7 +113,7 @@ class FileExtents:
             raise NoRandomAccess("not a regular file: it can be read front to back only", url=path)
         self.identity = identity
         self.length = identity.length
-        self.head = self.stream.read(_HEAD_BYTES)
+        self.head = read_full(self.stream.read, _HEAD_BYTES)
         self._left: deque[tuple[int, int]] = deque()
         self._offset = self._stop = 0
 

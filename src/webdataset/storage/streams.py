@@ -40,6 +40,19 @@ class Stream(Protocol):
         ...
 
 
+def read_full(read: Callable[[int], bytes], size: int) -> bytes:
+    """Return ``size`` bytes, fewer only at the end.
+
+    Args:
+        read: returns up to so many bytes, nothing at the end.
+        size: how many are wanted.
+    """
+    content = read(size)
+    while 0 < len(content) < size and (more := read(size - len(content))):
+        content += more
+    return content
+
+
 def stream_length(stream: object) -> int | None:
     """Return the length in bytes that a stream vouches for, or None where it does not know.
 

@@ -176,3 +176,28 @@ def test_a_question_that_fails_deletes_nothing(folder):
     with pytest.raises(ValueError, match="cannot tell"):
         LRUCleanup(folder, 0, keyfn=os.path.getmtime, interval=None, deletable=deletable).cleanup()
     assert len(left(folder)) == 6
+
+
+@pytest.mark.parametrize("moment", ["before", "between", "after"])
+def test_a_download_that_gets_its_name_meanwhile_is_counted_once(tmp_path, monkeypatch, moment):
+    """Whenever it is while the directory is looked through: if it were missed, another would go over the bound."""
+    control = tmp_path / ".wds"
+    control.mkdir()
+    part, whole = control / "a.tar.part", tmp_path / "a.tar"
+    part.write_bytes(bytes(5000))
+    (tmp_path / "other.tar").write_bytes(bytes(70))
+    walk = eviction._walk
+
+    def publishing(folder, above=""):
+        if moment == "before":
+            part.replace(whole)
+        entries = list(walk(folder, above))
+        if moment == "between":
+            part.replace(whole)
+        yield from entries
+        if moment == "after":
+            part.replace(whole)
+
+    monkeypatch.setattr(eviction, "_walk", publishing)
+    assert sum(file.size_bytes for file in eviction.list_files(str(tmp_path))) == 5070
+    assert not part.exists()
