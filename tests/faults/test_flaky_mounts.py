@@ -391,12 +391,27 @@ def test_no_folder_is_left_out_in_silence(folders, hasty, pattern):
     assert hasty
     folders.plan_failures(errno.EACCES, calls=("readdir", "open"), times=10**9, name="/b")
     if "t-*" in pattern:
-        with pytest.warns(UserWarning, match=r"no permission to list 1 folders, '.*/b' first"):
+        with pytest.warns(UserWarning, match=r"no permission to look into 1 places, '.*/b' first"):
             assert find_files(f"{folders.path}/{pattern}") == [name for name in wanted if "/b/" not in name]
     name = "/t-0.tar" if "t-0" in pattern else "/b"
     folders.plan_failures(errno.ENXIO, calls=("readdir", "getattr"), times=10**9, name=name)
     with pytest.raises(SourceError, match="cannot (list|look at): No such device or address"):
         find_files(f"{folders.path}/{pattern}")
+
+
+def test_what_nobody_may_look_at_is_warned_of(folders, hasty):
+    """A file in a folder that may not be entered, and a link that may not be followed."""
+    folders.plan_failures(errno.EACCES, calls=("getattr",), times=10**9, name="/b/t-0.tar")
+    with pytest.warns(UserWarning, match=r"no permission to look into 1 places, '.*/b/t-0.tar' first"):
+        assert find_files(f"{folders.path}/*/t-0.tar") == [f"{folders.path}/{name}/t-0.tar" for name in "ac"]
+    link = folders.path.parent / "links"
+    link.mkdir(exist_ok=True)
+    for name in "ab":
+        (link / name).unlink(missing_ok=True)
+        (link / name).symlink_to(folders.path / name)
+    folders.plan_failures(errno.EACCES, calls=("getattr",), times=10**9, name="/b")
+    with pytest.warns(UserWarning, match=r"no permission to look into 1 places, '.*/links/b' first"):
+        assert find_files(f"{link}/*/t-*.tar") == [f"{link}/a/t-{shard}.tar" for shard in range(2)]
 
 
 def test_a_folder_that_is_named_must_be_readable(folders, hasty):

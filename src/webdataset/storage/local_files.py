@@ -62,17 +62,12 @@ def retry_local(
     # needs modules that most runs do without
     from webdataset.storage.retries import RetryBudget  # noqa: PLC0415
 
-    name, hint = os.fsdecode(path), ""
+    name = os.fsdecode(path)
     budget = RetryBudget(url=name)
     try:
-        while is_transient(failure):
-            if budget.spent():
-                longer = "" if settings.RETRY_SECONDS.get() else "; WDS_RETRY_SECONDS=600 keeps trying for ten minutes"
-                hint = f", {budget.describe()}; is the file system mounted, and its server up?{longer}"
-                break
-            if not hint:
-                hint = " "
-                log.warning("%s: cannot %s: %s; trying again", redact(name), verb, failure.strerror or failure)
+        if is_transient(failure):
+            log.warning("%s: cannot %s: %s; trying again", redact(name), verb, failure.strerror or failure)
+        while is_transient(failure) and not budget.spent():
             budget.pause()
             try:
                 return action()
@@ -80,7 +75,11 @@ def retry_local(
                 failure = error
         if isinstance(failure, WebDatasetError):
             raise failure
-        raise translate_os_error(failure, name, verb, hint.rstrip()) from failure
+        hint = ""
+        if is_transient(failure):
+            longer = "" if settings.RETRY_SECONDS.get() else "; WDS_RETRY_SECONDS=600 keeps trying for ten minutes"
+            hint = f", {budget.describe()}; is the file system mounted, and its server up?{longer}"
+        raise translate_os_error(failure, name, verb, hint) from failure
     finally:
         # it knows this frame
         del failure

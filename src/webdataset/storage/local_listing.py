@@ -23,12 +23,15 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM)
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
-def list_folder(folder: str, *, mark_folders: bool = True) -> list[tuple[str, bool]]:
+def list_folder(
+    folder: str, *, mark_folders: bool = True, forbidden: Callable[[str], object] | None = None
+) -> list[tuple[str, bool]]:
     """Return the names in a folder, and whether each is a folder, or a link to one.
 
     Args:
         folder: its path; ``""`` is the working directory.
         mark_folders: where it is false, no name is said to be a folder: it may cost a look at each.
+        forbidden: told the path of each link that nobody may follow; it is no folder.
 
     Raises:
         NotFound: there is no such folder.
@@ -43,15 +46,14 @@ def list_folder(folder: str, *, mark_folders: bool = True) -> list[tuple[str, bo
         found = scan()
     except OSError as error:
         found = retry_local(scan, error, folder or os.curdir, "list")
-    return [(entry.name, mark_folders and _is_folder(entry)) for entry in found]
+    return [(entry.name, mark_folders and _is_folder(entry, forbidden)) for entry in found]
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _is_folder(entry: os.DirEntry[str], forbidden: Callable[[str], object] | None) -> bool:
     try:
         return entry.is_dir()
-    except OSError as error:
-        # a link that leads to itself, or where nobody may look
-        return error.errno not in (*_NOTHING, *_FORBIDDEN) and is_folder(entry.path)
+    except OSError:
+        return stat.S_ISDIR(_find_mode(entry.path, forbidden=forbidden))
 
 
 def walk_folder(folder: str, *, warn: bool = True) -> Iterator[tuple[str, list[str]]]:
@@ -110,13 +112,18 @@ def is_folder(path: str) -> bool:
     return stat.S_ISDIR(_find_mode(path))
 
 
-def _find_mode(path: str, *, follow_links: bool = True) -> int:
-    """Return what is at a path, as ``stat`` numbers it; 0 where nothing is there, or nobody may look."""
+def _find_mode(path: str, *, follow_links: bool = True, forbidden: Callable[[str], object] | None = None) -> int:
+    """Return what is at a path, as ``stat`` numbers it; 0 where nothing is there, or nobody may look.
+
+    Then ``forbidden`` is told the path.
+    """
 
     def look() -> int:
         try:
             return os.stat(path, follow_symlinks=follow_links).st_mode  # noqa: PTH116  bytes of names stay
         except OSError as error:
+            if error.errno in _FORBIDDEN and forbidden is not None:
+                forbidden(path)
             if error.errno in (*_NOTHING, *_FORBIDDEN):
                 return 0
             raise
@@ -160,7 +167,7 @@ def find_files(pattern: str) -> list[str]:
     if search.forbidden:
         first = next(iter(search.forbidden))
         warn_user(
-            f"{pattern}: no permission to list {len(search.forbidden)} folders, {first!r} first: what is in them is "
+            f"{pattern}: no permission to look into {len(search.forbidden)} places, {first!r} first: what is there is "
             "left out"
         )
     return found
@@ -170,7 +177,7 @@ class _Search:
     """One search by a pattern.
 
     Attributes:
-        forbidden: folders that were left out.
+        forbidden: paths that were left out.
     """
 
     def __init__(self) -> None:
@@ -190,8 +197,14 @@ class _Search:
                 yield from self._find_below(folder, only_folders=only_folders)
             elif _MAGIC.search(name):
                 yield from self._find_in(folder, name, only_folders=only_folders, chosen=chosen)
-            elif is_folder(folder) if not name else _find_mode(os.path.join(folder, name), follow_links=False):  # noqa: PTH118
+            elif is_folder(folder) if not name else self._is_there(os.path.join(folder, name)):  # noqa: PTH118
                 yield os.path.join(folder, name)  # noqa: PTH118
+
+    def _is_there(self, path: str) -> bool:
+        return _find_mode(path, follow_links=False, forbidden=self._leave_out) != 0
+
+    def _leave_out(self, path: str) -> None:
+        self.forbidden[path] = None
 
     def _find_in(self, folder: str, name: str, *, only_folders: bool, chosen: bool) -> Iterator[str]:
         matches = re.compile(fnmatch.translate(os.path.normcase(name))).match
@@ -214,10 +227,10 @@ class _Search:
     def _list(self, folder: str, *, mark_folders: bool = True, chosen: bool = True) -> list[tuple[str, bool]]:
         """List a folder that may not be there; ``chosen``: by a wildcard."""
         try:
-            return list_folder(folder, mark_folders=mark_folders)
+            return list_folder(folder, mark_folders=mark_folders, forbidden=self._leave_out)
         except SourceError as error:
             if chosen and error.errno in _FORBIDDEN:
-                self.forbidden[folder] = None
+                self._leave_out(folder)
             elif error.errno not in _NOTHING:
                 raise
         # a null byte in the name
