@@ -6,9 +6,12 @@ import gzip
 import io
 import logging
 import os
+import random
 import tempfile
 import threading
 import time
+from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,7 @@ import webdataset as wds
 from support.flaky_mount import mount_or_skip
 from webdataset.cli.main import main
 from webdataset.core.errors import NotFound, ShardChanged, SourceError
+from webdataset.shards.directory import DirectoryShardList
 from webdataset.storage import retries
 from webdataset.storage.local_files import open_buffered, open_raw
 from webdataset.storage.local_listing import find_files, walk_folder
@@ -426,6 +430,22 @@ def test_a_folder_that_is_named_must_be_readable(folders, hasty):
     found = dict(walk_folder(str(folders.path)))
     assert [len(found[f"{folders.path}/{name}"]) for name in "abc"] == [2] * 3
     assert hasty
+
+
+def test_a_directory_of_shards_is_not_taken_for_an_empty_one(folders, hasty):
+    """Where it cannot be listed: an epoch that ends there would be without its shards."""
+    place = folders.root / "claimed"
+    place.mkdir(exist_ok=True)
+    for name in ("a.tar", "b.tar", "._a.tar"):
+        (place / name).write_bytes((folders.root / "s-0.tar").read_bytes())
+    claims = DirectoryShardList(f"{folders.path}/claimed/", mode="resample", poll=None)
+    folders.plan_failures(errno.EIO, calls=("readdir",), times=3)
+    taken = [shard["url"] for shard in islice(claims.shards(0, random.Random), 4)]
+    assert {Path(url).name.split("._")[0] for url in taken} <= {"a.tar", "b.tar"}
+    assert len(taken) == 4
+    folders.plan_failures(errno.EIO, calls=("readdir",), times=10**9)
+    with pytest.raises(SourceError, match="cannot list: Input/output error, 8 attempts"):
+        next(claims.shards(0, random.Random))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

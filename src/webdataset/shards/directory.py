@@ -7,6 +7,7 @@ processes must be on one machine.
 """
 
 import contextlib
+import glob
 import os
 import random
 import re
@@ -18,6 +19,7 @@ from webdataset.core.errors import UsageError
 from webdataset.core.tracebacks import warn_user
 from webdataset.shards.expand import expand_braces
 from webdataset.shards.lists import Shard, ShardList
+from webdataset.storage.local_listing import find_files
 from webdataset.storage.open_url import is_local, rewrite_url
 
 _CLAIMED = re.compile(r"\._(\d+)_$")
@@ -103,13 +105,20 @@ class DirectoryShardList(ShardList):
         return None
 
     def _list_claimable(self) -> list[str]:
-        """List the names of shards, oldest first."""
-        paths = {path for pattern in expand_braces(self.pattern) for path in Path(self.path).glob(pattern)}
+        """List the names of shards, oldest first.
+
+        Raises:
+            SourceError: the directory cannot be listed; that is no directory without shards.
+        """
+        paths = {Path(path) for pattern in expand_braces(self.pattern) for path in self._find(pattern)}
         dated = []
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 dated.append((path.stat().st_mtime_ns, path.name))
         return [name for _, name in sorted(dated)]
+
+    def _find(self, pattern: str) -> list[str]:
+        return find_files(glob.escape(self.path) + pattern)
 
     def recycle(self, activename: str) -> None:
         """Dispose of a claimed shard that has been read.
@@ -129,7 +138,7 @@ class DirectoryShardList(ShardList):
 
     def cleanup_files_without_processes(self) -> None:
         """Undo the claims of processes that have died."""
-        for path in Path(self.path).glob("*._*_"):
+        for path in map(Path, self._find("*._*_")):
             claimant = get_pid_from_filename(path.name)
             if claimant is not None and not check_pid_is_running(claimant):
                 _release_claim(path)
