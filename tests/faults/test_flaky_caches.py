@@ -52,7 +52,8 @@ def mount(tmp_path_factory):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """No pauses between attempts."""
+    """No pauses between attempts, and so many of them that chance does not matter."""
+    monkeypatch.setenv("WDS_RETRY_SECONDS", "60")
     monkeypatch.setattr(retries, "sleep", lambda _: None)
 
 
@@ -107,7 +108,7 @@ def test_a_copy_that_cannot_be_verified_is_given_and_not_kept(sources, tmp_path,
     assert [path for path in cache.iterdir() if path.is_file()]
 
 
-def test_a_cache_that_cannot_be_made(mount, hasty, tmp_path):
+def test_a_cache_that_cannot_be_made(mount, hasty, tmp_path, monkeypatch):
     """A mistake is one of the user; a file system that does not answer is none."""
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot make the cache directory"):
@@ -116,6 +117,7 @@ def test_a_cache_that_cannot_be_made(mount, hasty, tmp_path):
     wds.WebDataset("a.tar", cache_dir=str(mount.path / "made"))
     assert (mount.root / "made").is_dir()
     mount.plan_failures(errno.EIO, calls=("mkdir",), times=10**9)
+    monkeypatch.delenv("WDS_RETRY_SECONDS")
     with pytest.raises(SourceError, match="cannot make: Input/output error, 8 attempts"):
         wds.WebDataset("a.tar", cache_dir=str(mount.path / "never"))
     mount.heal()

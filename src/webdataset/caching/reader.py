@@ -132,12 +132,12 @@ class CachedStream(io.RawIOBase):
         """Read the file; where it fails, or was overwritten, leave it for the source."""
         try:
             try:
-                piece = self._read_unchanged(size)
+                piece = self._read_once(size)
             except OSError as error:
-                # where the source cannot go on, the file has to be waited for
+                # where the source cannot be resumed, the file has to be waited for
                 if isinstance(error, ShardChanged) or self._is_resumable():
                     raise
-                piece = retry_local(lambda: self._read_unchanged(size), error, self.path)
+                piece = retry_local(lambda: self._read_once(size), error, self.path)
         except ShardChanged:
             if not self._is_resumable():
                 raise
@@ -151,10 +151,11 @@ class CachedStream(io.RawIOBase):
     def _is_resumable(self) -> bool:
         return self._record is not None and self._record.is_resumable()
 
-    def _read_unchanged(self, size: int) -> bytes:
-        piece = os.pread(self._descriptor(), size, self._at)
+    def _read_once(self, size: int) -> bytes:
+        descriptor = -1 if self._file is None else self._file
+        piece = os.pread(descriptor, size, self._at)
         if self._opened is not None:
-            self._opened.check(self._descriptor(), self.path, self._at)
+            self._opened.check(descriptor, self.path, self._at)
         return piece
 
     def _read_source(self, source: Stream, size: int) -> bytes:

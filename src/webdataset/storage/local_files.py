@@ -1,10 +1,10 @@
 """Local files as streams, which read on where a mounted file system fails for a moment.
 
 Theory. Network file systems and FUSE mounts refuse reads for a while, as when their server is started again, and then
-go on. A read that was refused is repeated at its offset, as long as the file is the one that was opened. A handle may
-be dead for good ("Stale file handle", a FUSE process that ended): so the file is opened by its name again before each
-attempt, and where its size and time are those of the first one, the new handle takes the place of the old one, under
-the same descriptor. All who know the descriptor, the native core among them, read on.
+work as before. A read that was refused is repeated at its offset, as long as the file is the one that was opened. A
+handle may be dead for good ("Stale file handle", a FUSE process that ended): so the file is opened by its name again
+before each attempt, and where its size and time are those of the first one, the new handle takes the place of the old
+one, under the same descriptor. All who know the descriptor, the native core among them, read on.
 
 Files are unbuffered for the shard reader (it reads in large pieces itself) and buffered for ``gopen``, which hands out
 files of Python's own. Every error names the path.
@@ -85,8 +85,8 @@ def retry_local(
         del failure
 
 
-def _check_given(found: T | None) -> T:
-    """Return what was read; Python gives None where the system says ``EAGAIN``, as some FUSE file systems do."""
+def _require_data(found: T | None) -> T:
+    """Return what was read. Python gives None where the system says ``EAGAIN``, as some FUSE file systems do."""
     if found is None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     return found
@@ -147,9 +147,9 @@ class LocalFileStream(io.FileIO):
         if size is None or size < 0:
             return self.readall()
         try:
-            content: bytes = _check_given(super().read(size))
+            content: bytes = _require_data(super().read(size))
         except OSError as error:
-            content = self.retry(lambda: _check_given(super(LocalFileStream, self).read(size)), error)
+            content = self.retry(lambda: _require_data(super(LocalFileStream, self).read(size)), error)
         self.check_identity()
         return content
 
@@ -165,9 +165,9 @@ class LocalFileStream(io.FileIO):
     def readinto(self, buffer: "Buffer", /) -> int:
         """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end. Raises as ``read`` does."""
         try:
-            count: int = _check_given(super().readinto(buffer))
+            count: int = _require_data(super().readinto(buffer))
         except OSError as error:
-            count = self.retry(lambda: _check_given(super(LocalFileStream, self).readinto(buffer)), error)
+            count = self.retry(lambda: _require_data(super(LocalFileStream, self).readinto(buffer)), error)
         self.check_identity()
         return count
 
