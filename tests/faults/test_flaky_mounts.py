@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import random
+import tarfile
 import tempfile
 import threading
 import time
@@ -256,6 +257,38 @@ def test_dead_handles_are_replaced(mount, hasty, reading):
             mount.forget_handles()
     assert strip(samples, mount.path) == wanted
     assert any("ESTALE" in line for line in mount.failures)
+
+
+def test_a_link_whose_target_cannot_be_read_is_an_error(mount, hasty):
+    """Whichever read fails for good, there is an error: no sample comes without the member that a link stands for."""
+    payload = os.urandom(100_000)
+    with tarfile.open(mount.root / "links.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for index in range(40):
+            entry = tarfile.TarInfo(f"{index:02d}.bin")
+            if index and index % 13 == 0:
+                entry.type, entry.linkname = tarfile.LNKTYPE, f"{index // 26:02d}.bin"
+                archive.addfile(entry)
+            else:
+                entry.size = len(payload)
+                archive.addfile(entry, io.BytesIO(payload))
+            entry = tarfile.TarInfo(f"{index:02d}.cls")
+            entry.size = 1
+            archive.addfile(entry, io.BytesIO(b"1"))
+
+    def read_links(folder):
+        return strip(wds.WebDataset(f"{folder}/links.tar", shardshuffle=False), folder)
+
+    wanted = read_links(mount.root)
+    assert [len(sample["bin"]) for sample in wanted] == [len(payload)] * 40
+    reads = 0
+    while True:
+        mount.plan_failures(errno.EIO, after=reads, times=10**9)
+        try:
+            assert read_links(mount.path) == wanted
+            break
+        except SourceError:
+            reads += 1
+    assert reads > 20
 
 
 def test_positioned_reads_survive(mount, hasty):

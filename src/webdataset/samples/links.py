@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, Protocol
 
-from webdataset.core.errors import WebDatasetError
+from webdataset.core.errors import NoRandomAccess, SourceError, WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.samples.member_sizes import check_member_size
@@ -206,7 +206,11 @@ class LinkResolver:
         return found
 
     def _elsewhere(self, entry: PayloadlessMember, key: str) -> Any:
-        """Return the target's bytes, or place, from elsewhere in the shard; None where they are not at hand."""
+        """Return the target's bytes, or place, from elsewhere in the shard; None where they are not at hand.
+
+        Raises:
+            SourceError: the shard cannot be read there.
+        """
         if not self._asked:
             self._asked = True
             read_at = self._source()
@@ -218,7 +222,9 @@ class LinkResolver:
             if place is None or self._places:
                 return place
             return self._bytes(place, key, self._targets)
-        except (OSError, WebDatasetError):
+        except (OSError, WebDatasetError) as error:
+            if isinstance(error, SourceError) and not isinstance(error, NoRandomAccess):
+                raise
             # the warning counts it as left out
             return None
 
