@@ -20,9 +20,12 @@ import webdataset as wds
 from support.flaky_mount import mount_or_skip
 from webdataset.cli.main import main
 from webdataset.core.errors import NotFound, ShardChanged, SourceError
+from webdataset.index import lookup
+from webdataset.index.lookup import find_index_beside
+from webdataset.samples.sample_reader import Reading
 from webdataset.shards.directory import DirectoryShardList
 from webdataset.storage import retries
-from webdataset.storage.local_files import open_buffered, open_raw
+from webdataset.storage.local_files import is_safe_to_map, open_buffered, open_raw
 from webdataset.storage.local_listing import find_files, walk_folder
 from webdataset.storage.random_access import open_ranges
 
@@ -289,6 +292,30 @@ def test_a_link_whose_target_cannot_be_read_is_an_error(mount, hasty):
         except SourceError:
             reads += 1
     assert reads > 20
+
+
+def test_an_index_on_a_mount_is_not_mapped(mount, hasty):
+    """Some of these file systems refuse maps; of others a page that does not come would end the process."""
+    indexed = mount.root / "indexed"
+    indexed.mkdir(exist_ok=True)
+    with wds.TarWriter(str(indexed / "a.tar"), index=["binary", "files"]) as sink:
+        for index in range(3000):
+            sink.write({"__key__": f"{index:05d}", "cls": index})
+    for path in (indexed, mount.path / "indexed"):
+        dataset = wds.IndexedDataset(f"{path}/a.tar")
+        with open_raw(path / "a.wdsindex") as stream:
+            assert is_safe_to_map(stream.fileno()) is (path == indexed)
+        assert isinstance(read_index(path / "a.wdsindex"), bytes) is (path != indexed)
+        assert [dataset[number]["cls"] for number in (5, 2999)] == [b"5", b"2999"]
+    # however few bytes of it come at once, it is an index
+    (indexed / "a.wdsindex").unlink()
+    mount.plan_failures(short=1.0, most=2, calls=(), name="a.json")
+    assert find_index_beside(f"{mount.path}/indexed/a.tar", open_ranges(f"{mount.path}/indexed/a.tar"), Reading())
+
+
+def read_index(path):
+    """Return what an index is read from."""
+    return lookup._read_index(path, 1 << 24, None, None)
 
 
 def test_positioned_reads_survive(mount, hasty):

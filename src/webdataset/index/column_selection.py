@@ -33,7 +33,7 @@ from webdataset.storage.extents import open_extents
 from webdataset.storage.local_files import open_raw
 from webdataset.storage.open_url import open_stream, resolve_url
 from webdataset.storage.random_access import RangeFile, open_ranges
-from webdataset.storage.streams import read_full, stream_length
+from webdataset.storage.streams import read_full
 from webdataset.tar.header import BLOCK
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _open_reader(
 def _fits_file(path: str, described: DescribedShard) -> bool:
     """Tell whether a local shard has the size and the first header that a columns file says."""
     with open_raw(path) as file:
-        size, head = stream_length(file), read_full(file.read, BLOCK)
+        size, head = file.identity and file.identity.length, read_full(file.read, BLOCK)
     return described.size_bytes in (None, size) and (described.first is None or is_header(head, *described.first))
 
 

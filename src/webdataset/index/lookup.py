@@ -7,6 +7,7 @@ Counts are searched in this order: what the caller says; ``sizes.json`` in the f
 Never reads pickled index files (``.index``).
 """
 
+import contextlib
 import json
 import logging
 import mmap
@@ -22,14 +23,17 @@ from webdataset.index.entries import ShardIndex
 from webdataset.index.formats import binary, dali, energon, files_json
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import check_end_mark
+from webdataset.storage.local_files import is_safe_to_map, open_raw
 from webdataset.storage.open_url import local_path, open_stream
 from webdataset.storage.random_access import RandomAccess, open_ranges
+from webdataset.storage.streams import read_full
 from webdataset.tar.header import BLOCK
 
 IndexSpec = ShardIndex | str | os.PathLike[str] | Literal[False] | None
 
 _LARGEST = 1 << 28
 _USUAL = 1 << 24
+_MARK_BYTES = 16
 
 log = logging.getLogger("webdataset")
 
@@ -149,16 +153,15 @@ def _read_index(
 ) -> bytes | mmap.mmap:
     """Return the bytes of an index file; of one that only lies there, no more than is needed to see that it is none."""
     path = local_path(name, level=level)
-    if path is not None and os.path.isfile(path):  # noqa: PTH113  names need not be UTF-8
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  likewise
-            if file.read(len(binary.MAGIC)) == binary.MAGIC and os.fstat(file.fileno()).st_size <= most:
-                # files of ours are replaced, never written to
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    mapped = _map_binary(path, most) if path is not None and os.path.isfile(path) else None  # noqa: PTH113  names need not be UTF-8
+    if mapped is not None:
+        return mapped
     stream = open_stream(name, level=level, storage_options=storage_options)
     try:
         pieces: list[bytes] = []
         size = 0
-        while piece := stream.read(1 << 20):
+        # the first has the whole mark
+        while piece := stream.read(1 << 20) if pieces else read_full(stream.read, _MARK_BYTES):
             if beside and not pieces and not _may_be_index(os.fspath(name), piece):
                 raise BadIndex("it starts otherwise")
             pieces.append(piece)
@@ -168,6 +171,19 @@ def _read_index(
     finally:
         stream.close()
     return b"".join(pieces)
+
+
+def _map_binary(path: str, most: int) -> mmap.mmap | None:
+    """Map a binary index of so many bytes at most; None where the file is none, or cannot be mapped safely."""
+    with open_raw(path) as file:
+        fits = file.identity is not None and file.identity.length <= most
+        if not fits or read_full(file.read, len(binary.MAGIC)) != binary.MAGIC or not is_safe_to_map(file.fileno()):
+            return None
+        # it may still be refused
+        with contextlib.suppress(OSError):
+            # files of ours are replaced, never written to
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return None
 
 
 def _may_be_index(name: str, start: bytes) -> bool:

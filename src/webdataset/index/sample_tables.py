@@ -35,6 +35,8 @@ SUFFIXES: Final = (".wdsindex", ".json", ".idx")
 """What stands in place of ``.tar`` in the names of index files that list members."""
 
 _MOST_INDEX_BYTES = 1 << 24
+# as many as the longest of the marks that index files begin with
+_MARK_BYTES: Final = 8
 _PIECE = 1 << 20
 _FIRST_HEADERS = 8
 
@@ -162,7 +164,8 @@ def _read_index(url: str, suffix: str, reading: Reading) -> bytes | None:
     try:
         while piece := stream.read(_PIECE):
             content += piece
-            if len(content) > _MOST_INDEX_BYTES or not content.startswith((b"wdsindex", b"{", b"v1.")):
+            begins = len(content) < _MARK_BYTES or content.startswith((b"wdsindex", b"{", b"v1."))
+            if len(content) > _MOST_INDEX_BYTES or not begins:
                 return None
     except (SourceError, BadIndex):
         return None

@@ -14,6 +14,7 @@ import errno
 import io
 import os
 import stat
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
@@ -36,7 +37,29 @@ _NAMES = (
     "EIO EREMOTEIO ETIMEDOUT ESHUTDOWN ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH ENETDOWN ENETRESET "
     "ENETUNREACH ENOLINK EPROTO EAGAIN"
 )
+_OF_THIS_MACHINE = frozenset(("btrfs", "overlay", "ramfs", "tmpfs", "zfs"))
 _TRANSIENT = _DEAD.union(getattr(errno, name) for name in _NAMES.split() if hasattr(errno, name))
+
+
+def is_safe_to_map(descriptor: int) -> bool:
+    """Tell whether an open file lies on a file system of this machine, neither of a network nor of a process.
+
+    A map is read when it is used. On other file systems a page that does not come then ends the process (SIGBUS).
+    """
+    if sys.platform != "linux":
+        return True
+    try:
+        device = os.fstat(descriptor).st_dev
+        if os.major(device):
+            # a disk
+            return True
+        with open("/proc/self/mountinfo", errors="replace", encoding="utf-8") as stream:  # noqa: PTH123  pathlib is slow to import
+            mounts = stream.read().splitlines()
+    except OSError:
+        return False
+    place = f"{os.major(device)}:{os.minor(device)}"
+    kinds = [line.partition(" - ")[2].partition(" ")[0] for line in mounts if line.split(" ", 3)[2:3] == [place]]
+    return any(kind in _OF_THIS_MACHINE for kind in kinds)
 
 
 def is_transient(error: BaseException) -> bool:
