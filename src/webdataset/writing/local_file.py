@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 
 from webdataset.core.durable_files import sync_folder
 from webdataset.core.errors import AlreadyExists, UsageError
+from webdataset.core.logs import log
+from webdataset.core.redaction import redact
 from webdataset.storage.path_errors import translate_os_error
 
 try:
@@ -30,6 +32,7 @@ Buffer = bytes | bytearray | memoryview
 # IOV_MAX of every system that has it
 _MAX_PIECES = 1024 if hasattr(os, "writev") else 0
 _LONGEST_NAME = 200
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES)
 _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
 
 
@@ -47,8 +50,13 @@ class LocalFileOutput:
         self.path = os.path.realpath(path)
         self.overwrite = overwrite
         self._shown = path
-        self._found = _find_identity(self.path)
+        try:
+            self._found = _find_identity(self.path)
+        except OSError as error:
+            raise translate_os_error(error, path, "create") from error
         self._kept = False
+        # device and number of the file, once it is written
+        self._written: tuple[int, int] | None = None
         self._process = os.getpid()
         if self._found is not None and not overwrite:
             raise AlreadyExists("a file is there already: pass overwrite=True or choose another name", url=path)
@@ -104,6 +112,8 @@ class LocalFileOutput:
         try:
             self._keep_mode()
             os.fsync(self._descriptor)
+            status = os.fstat(self._descriptor)
+            self._written = status.st_dev, status.st_ino
             self.stream.close()
             self._rename()
             sync_folder(os.path.dirname(self.path))  # noqa: PTH120
@@ -124,18 +134,35 @@ class LocalFileOutput:
             with _lock_file(self.path):
                 if _find_identity(self.path) not in (None, self._found):
                     raise self._make_conflict_error()
-                os.replace(self.partial, self.path)  # noqa: PTH105
+                self._replace()
             return
         try:
             os.link(self.partial, self.path)
-        except FileExistsError as error:
-            raise self._make_conflict_error() from error
-        except OSError as error:  # a file system without hard links
-            if _find_identity(self.path) is not None:
-                raise self._make_conflict_error() from error
+        except OSError as error:
+            if not self._has_name():
+                if isinstance(error, FileExistsError) or _find_identity(self.path) is not None:
+                    raise self._make_conflict_error() from error
+                # a file system without hard links
+                self._replace()
+                return
+        # the shard is there: what is left over is removed by a later writer
+        with contextlib.suppress(OSError):
+            os.unlink(self.partial)  # noqa: PTH108
+
+    def _replace(self) -> None:
+        try:
             os.replace(self.partial, self.path)  # noqa: PTH105
-            return
-        os.unlink(self.partial)  # noqa: PTH108
+        except FileNotFoundError:
+            if not self._has_name():
+                raise
+
+    def _has_name(self) -> bool:
+        """Tell whether the file has its final name: where NFS loses an answer, what was done seems to have failed."""
+        try:
+            status = os.stat(self.path)  # noqa: PTH116
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._written
 
     def _make_conflict_error(self) -> AlreadyExists:
         self._kept = True
@@ -150,16 +177,26 @@ class LocalFileOutput:
 
         In a process that inherited the output, the file stays: it is its parent's.
         """
-        self.stream.close()
+        self._close()
         if self._kept or os.getpid() != self._process:
             return
-        with contextlib.suppress(FileNotFoundError):
+        try:
             os.unlink(self.partial)  # noqa: PTH108
+        except FileNotFoundError:
+            pass
+        # why it is given up matters more; a later writer removes it
+        except OSError as error:
+            log.warning("%s is left over: %s", redact(self.partial), error.strerror)
 
     def abandon(self) -> str:
         """Close the unfinished file and leave it under its partial name, which is returned."""
-        self.stream.close()
+        self._close()
         return self.partial
+
+    def _close(self) -> None:
+        # some file systems write, and fail, now
+        with contextlib.suppress(OSError):
+            self.stream.close()
 
 
 def make_child_error(url: str) -> UsageError:
@@ -270,9 +307,16 @@ def is_special(path: str) -> bool:
 
 
 def _find_identity(path: str) -> tuple[int, int, int, int] | None:
-    """Return what tells one state of a file from another, or None where there is none."""
+    """Return what tells one state of a file from another, or None where there is none.
+
+    Raises:
+        OSError: the system does not say.
+    """
     try:
         found = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return None
+    except OSError as error:
+        # what stands in the way of a name stands in the way of the file, too
+        if error.errno in _NO_FILE:
+            return None
+        raise
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
