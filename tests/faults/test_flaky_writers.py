@@ -3,13 +3,17 @@
 import errno
 import os
 import random
+from pathlib import Path
 
 import pytest
 
 import webdataset as wds
 from support.flaky_mount import READING, WRITING, mount_or_skip
 from webdataset.core.errors import AlreadyExists, SourceError
+from webdataset.index.formats.table import SHARD_FORMATS, is_index
+from webdataset.reshaping.folders import is_free
 from webdataset.storage import retries
+from webdataset.storage.local_listing import is_there
 from webdataset.writing.local_file import LocalFileOutput
 
 COUNT, EACH = 36, 12
@@ -145,3 +149,20 @@ def test_whether_a_file_is_there_must_be_known(mount):
             LocalFileOutput(str(mount.path / "there.tar"), overwrite=overwrite)
     mount.heal()
     assert (mount.root / "there.tar").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(
+    "found", [is_there, lambda path: not is_free(Path(path)), lambda path: is_index(SHARD_FORMATS["dali"], path)]
+)
+def test_what_would_be_replaced_must_be_known(mount, monkeypatch, found):
+    """A file of the user's is not taken for none while its file system does not answer."""
+    monkeypatch.setattr(retries, "sleep", lambda _: None)
+    path = str(mount.path / "own")
+    (mount.root / "own").write_bytes(b"my notes")
+    mount.plan_failures(errno.EIO, errno.ESTALE, calls=("getattr",), times=3, name="/own")
+    known = found(path)
+    mount.plan_failures(errno.EIO, calls=("getattr",), times=10**9, name="/own")
+    with pytest.raises(SourceError, match="cannot look at: Input/output error, 8 attempts"):
+        found(path)
+    mount.heal()
+    assert found(path) is known

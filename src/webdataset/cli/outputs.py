@@ -389,9 +389,9 @@ def check_target(target: str, *, force: bool) -> None:
         return
     path = local_path(target)
     if path is not None:
-        import os  # noqa: PLC0415
+        from webdataset.storage.local_listing import is_there  # noqa: PLC0415  loaded when something may be replaced
 
-        there = os.path.lexists(path) and not is_special(path)
+        there = is_there(path) and not is_special(path)
     elif find_backend(rewrite_url(target)) is None:
         there = False  # a command, or an opener of the user's: whether it replaces anything, it alone knows
     else:

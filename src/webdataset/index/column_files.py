@@ -24,6 +24,7 @@ from webdataset.samples.sample_reader import Reading, ReadingOptions, hash_url, 
 from webdataset.samples.sample_selection import list_payloads
 from webdataset.samples.shard_identity import ShardIdentity
 from webdataset.samples.shard_opener import open_shards
+from webdataset.storage.local_listing import is_there
 from webdataset.storage.open_url import local_path
 from webdataset.storage.streams import stream_identity
 
@@ -111,7 +112,7 @@ def _find_target(url: str, folder: str | os.PathLike[str] | None, reading: Readi
         raise UsageError("a columns file cannot be written beside a remote shard: pass folder=, and upload the files",
                          url=url)  # fmt: skip
     names = [path.removesuffix(".tar") + suffix for suffix in (SUFFIX, OTHER_SUFFIX)]
-    target = next((name for name in names if not os.path.lexists(name) or _is_ours(name)), None)
+    target = next((name for name in names if not is_there(name) or _is_ours(name)), None)
     if target is None:
         raise AlreadyExists("a file of another program has the name that the columns file would get", url=names[-1])
     return target

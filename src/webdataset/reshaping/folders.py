@@ -21,7 +21,7 @@ from webdataset.reshaping.creation import create_samples, make_member
 from webdataset.reshaping.field_values import NUMBERS, Failed, last_extension
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.raw_samples import RawSample
-from webdataset.storage.local_listing import walk_folder
+from webdataset.storage.local_listing import is_folder, is_there, list_folder, walk_folder
 from webdataset.writing.local_file import make_child_error
 
 _LONGEST_NAME: Final = 255
@@ -44,9 +44,10 @@ def is_free(place: Path) -> bool:
     Args:
         place: a path.
     """
-    if not os.path.lexists(place):
+    if not is_there(place):
         return True
-    return place.is_dir() and all(_STAGED.fullmatch(each.name) for each in place.iterdir())
+    path = str(place)
+    return is_folder(path) and all(_STAGED.fullmatch(name) for name, _ in list_folder(path, mark_folders=False))
 
 
 def publish_folder(staging: Path, place: Path, *, add: bool = False) -> None:
@@ -199,7 +200,7 @@ class FolderWriter:
         if "://" in folder:
             raise UsageError("samples are written to a local folder; copy it from there", url=folder)
         self._place = Path(folder)
-        if os.path.lexists(self._place) and not self._place.is_dir():
+        if is_there(self._place) and not self._place.is_dir():
             raise AlreadyExists("a file is there: give another name", url=folder)
         self._force = force
         if not force and not is_free(self._place):

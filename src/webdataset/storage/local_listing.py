@@ -112,6 +112,15 @@ def is_folder(path: str) -> bool:
     return stat.S_ISDIR(_find_mode(path))
 
 
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Tell whether anything has a path, be it a link that leads nowhere.
+
+    Raises:
+        SourceError: the system does not say, not after several attempts either: it must not be replaced unseen.
+    """
+    return _find_mode(os.fspath(path), follow_links=False) != 0
+
+
 def _find_mode(path: str, *, follow_links: bool = True, forbidden: Callable[[str], object] | None = None) -> int:
     """Return what is at a path, as ``stat`` numbers it; 0 where nothing is there, or nobody may look.
 

@@ -4,7 +4,6 @@
 ``energon`` has a folder for the dataset besides. Never lets an index replace a file that is none.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -13,6 +12,7 @@ from webdataset.index.entries import ShardIndex
 from webdataset.index.formats import binary, dali, energon, files_json
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.sample_reader import Reading
+from webdataset.storage.local_listing import is_there
 
 
 class ShardFormat(NamedTuple):
@@ -106,7 +106,7 @@ def is_index(known: ShardFormat, path: str) -> bool | None:
     Raises:
         SourceError: it cannot be read.
     """
-    if not os.path.lexists(path):
+    if not is_there(path):
         return None
     try:
         with open(path, "rb") as stream:  # noqa: PTH123  bytes of names stay
