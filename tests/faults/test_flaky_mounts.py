@@ -428,6 +428,25 @@ def test_opening_is_tried_again(mount, hasty):
     assert not hasty
 
 
+def test_a_file_that_its_folder_lists_is_waited_for(mount, hasty):
+    """Mounts of stores say that it is not there when their store does not answer, as s3fs does."""
+    wanted = strip(read(mount.root), mount.root)
+    mount.plan_failures(errno.ENOENT, calls=("open", "getattr"), times=5, name="s-1.tar")
+    assert strip(read(mount.path), mount.path) == wanted
+    assert 1 < len(hasty) < 7
+    mount.plan_failures(errno.ENOENT, calls=("open", "getattr"), times=10**9, name="s-1.tar")
+    with pytest.raises(NotFound, match="cannot open: No such file or directory, 8 attempts"):
+        read(mount.path)
+    hasty.clear()
+    # neither is that of a link that leads nowhere
+    (mount.root / "link.tar").symlink_to("nowhere")
+    for name in ("link.tar", "nowhere.tar", "no/folder.tar"):
+        with pytest.raises(NotFound, match="cannot open: No such file or directory(?!, 8 attempts)"):
+            open_raw(mount.root / name)
+    (mount.root / "link.tar").unlink()
+    assert not hasty
+
+
 def test_a_folder_is_listed_again(mount, hasty):
     """A wildcard finds all shards, not those before a failure; in the end it is an error, not an empty list."""
     mount.plan_failures(errno.EIO, calls=("readdir",), times=3)

@@ -219,7 +219,7 @@ class ShardCache:
         try:
             make()
         except OSError as error:
-            if not is_transient(error):
+            if not is_transient(error, self.folder):
                 raise UsageError(f"cannot make the cache directory {self.folder!r}: {describe_error(error)}") from error
             retry_local(make, error, self.folder, "make")
         number = hasattr(self.size_bytes, "__float__") and not isinstance(self.size_bytes, bool)

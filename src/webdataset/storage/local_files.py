@@ -16,6 +16,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 from webdataset.core import settings
@@ -23,7 +24,7 @@ from webdataset.core.errors import ShardChanged, WebDatasetError
 from webdataset.core.logs import log
 from webdataset.core.process_limits import open_with_raised_limit
 from webdataset.core.redaction import redact
-from webdataset.storage.path_errors import translate_os_error, unnameable_error
+from webdataset.storage.path_errors import MOST_NAMES, translate_os_error, unnameable_error
 from webdataset.storage.streams import FileIdentity, file_identity
 
 if TYPE_CHECKING:
@@ -62,9 +63,27 @@ def is_safe_to_map(descriptor: int) -> bool:
     return any(kind in _OF_THIS_MACHINE for kind in kinds)
 
 
-def is_transient(error: BaseException) -> bool:
-    """Tell whether a file system may give later what it refused now."""
-    return isinstance(error, OSError) and error.errno in _TRANSIENT and not isinstance(error, WebDatasetError)
+def is_transient(error: OSError, path: str) -> bool:
+    """Tell whether a file system may give later what it refused now.
+
+    Args:
+        error: the system's; none that this library made.
+        path: what it refused. That it is not there does not count where its folder lists it: mounts of stores say so
+            when their store does not answer.
+    """
+    if isinstance(error, WebDatasetError):
+        return False
+    return error.errno in _TRANSIENT or (isinstance(error, FileNotFoundError) and _folder_lists(path))
+
+
+def _folder_lists(path: str) -> bool:
+    """Tell whether a folder lists a name; not that of a link, which may lead nowhere."""
+    folder, name = os.path.split(path)
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            return any(entry.name == name and not entry.is_symlink() for entry in islice(entries, MOST_NAMES))
+    except (OSError, ValueError):
+        return False
 
 
 def retry_local(
@@ -88,18 +107,20 @@ def retry_local(
     name = os.fsdecode(path)
     budget = RetryBudget(url=name)
     try:
-        if is_transient(failure):
+        passes = is_transient(failure, name)
+        if passes:
             log.warning("%s: cannot %s: %s; trying again", redact(name), verb, failure.strerror or failure)
-        while is_transient(failure) and not budget.spent():
+        while passes and not budget.spent():
             budget.pause()
             try:
                 return action()
             except OSError as error:
                 failure = error
+            passes = is_transient(failure, name)
         if isinstance(failure, WebDatasetError):
             raise failure
         hint = ""
-        if is_transient(failure):
+        if passes:
             longer = "" if settings.RETRY_SECONDS.get() else "; WDS_RETRY_SECONDS=600 keeps trying for ten minutes"
             hint = f", {budget.describe()}; is the file system mounted, and its server up?{longer}"
         raise translate_os_error(failure, name, verb, hint) from failure
