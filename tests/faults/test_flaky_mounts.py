@@ -348,6 +348,20 @@ def test_the_position_survives(mount, hasty):
         assert stream.read(5) == content[507:512]
 
 
+def test_closing_fails(mount, hasty):
+    """All has been read by then; and what went wrong before is not hidden."""
+    wanted = strip(read(mount.root), mount.root)
+    before = len(mount.failures)
+    mount.plan_failures(errno.EIO, calls=("flush",), times=10**9)
+    assert strip(read(mount.path), mount.path) == wanted
+    assert len(mount.failures) == before + SHARDS
+    with open_ranges(f"{mount.path}/s-0.tar") as ranges:
+        ranges.read_at(0, 512)
+    mount.plan_failures(errno.EINVAL, calls=("flush", "read"), times=10**9)
+    with pytest.raises(SourceError, match="cannot read: Invalid argument"):
+        read(mount.path)
+
+
 def test_a_file_that_was_replaced_is_not_read_on(mount, hasty):
     """The one that was opened is not to be had any more, and the one of this name is another."""
     path = mount.root / "replaced.tar"

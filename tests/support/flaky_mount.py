@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 30.0
-READING = ("open", "read", "getattr", "readdir")
+READING = ("open", "read", "getattr", "readdir", "flush")
 WRITING = ("create", "write", "fsync", "rename", "unlink", "mkdir", "setattr", "statfs")
 
 
@@ -138,6 +138,9 @@ def serve(root: str, mount: str, plan: str, note: str) -> None:
             self._fail("statfs", path)
             found = os.statvfs(root + path)
             return {name: getattr(found, name) for name in dir(found) if name.startswith("f_")}
+
+        def flush(self, path: str, handle: int) -> None:
+            self._fail("flush", path, handle)
 
         def release(self, _path: str, handle: int) -> None:
             os.close(handle)

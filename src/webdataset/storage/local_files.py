@@ -10,6 +10,7 @@ Files are unbuffered for the shard reader (it reads in large pieces itself) and 
 files of Python's own. Every error names the path.
 """
 
+import contextlib
 import errno
 import io
 import os
@@ -155,6 +156,11 @@ class LocalFileStream(io.FileIO):
             self.close()
             raise
         self.identity: FileIdentity | None = file_identity(status) if stat.S_ISREG(status.st_mode) else None
+
+    def close(self) -> None:
+        """Close the file; a file system that fails now has given all that was read."""
+        with contextlib.suppress(OSError):
+            super().close()
 
     def check_identity(self) -> None:
         """Raise where the file has been written to since it was opened.
