@@ -39,6 +39,7 @@ _NAMES = (
     "EIO EREMOTEIO ETIMEDOUT ESHUTDOWN ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH ENETDOWN ENETRESET "
     "ENETUNREACH ENOLINK EPROTO EAGAIN"
 )
+# file systems without a disk of their own number
 _OF_THIS_MACHINE = frozenset(("btrfs", "overlay", "ramfs", "tmpfs", "zfs"))
 _TRANSIENT = _DEAD.union(getattr(errno, name) for name in _NAMES.split() if hasattr(errno, name))
 
