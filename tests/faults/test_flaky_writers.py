@@ -11,6 +11,7 @@ import webdataset as wds
 from support.flaky_mount import READING, WRITING, mount_or_skip
 from webdataset.core.errors import AlreadyExists, SourceError
 from webdataset.index.formats.table import SHARD_FORMATS, is_index
+from webdataset.index.publish import publish_file
 from webdataset.reshaping.folders import is_free
 from webdataset.storage import retries
 from webdataset.storage.local_listing import is_there
@@ -166,3 +167,44 @@ def test_what_would_be_replaced_must_be_known(mount, monkeypatch, found):
         found(path)
     mount.heal()
     assert found(path) is known
+
+
+@pytest.mark.parametrize("call", ["replace", "link"])
+def test_why_an_index_is_given_up_is_not_hidden(tmp_path, monkeypatch, call):
+    """Where what was prepared cannot be removed either."""
+
+    def refuse(*_arguments):
+        raise OSError(errno.EIO, "refused")
+
+    writer = wds.TarWriter(str(tmp_path / "a.tar"), index=["files"])
+    writer.write(SAMPLES[0])
+    for name in ("unlink", "replace", "link")[: 2 if call == "replace" else 3]:
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(SourceError, match="cannot complete: refused"):
+        publish_file(str(tmp_path / "b.json"), b"{}")
+    with pytest.raises(SourceError, match="cannot complete: refused"):
+        writer.close()
+    monkeypatch.undo()
+    assert not list(tmp_path.glob("[ab].json"))
+
+
+def test_an_old_index_that_cannot_be_removed(tmp_path, monkeypatch):
+    """It would be about another shard: the new one is given up, and it is said why."""
+    for _ in range(2):
+        writer = wds.TarWriter(str(tmp_path / "a.tar"), index=["files"])
+        writer.write(SAMPLES[0])
+        if (tmp_path / "a.json").exists():
+            unlink = os.unlink
+
+            def refuse(path):
+                if str(path).endswith("a.json"):
+                    raise OSError(errno.EIO, "refused")
+                unlink(path)
+
+            monkeypatch.setattr(os, "unlink", refuse)
+            with pytest.raises(SourceError, match="cannot remove: refused"):
+                writer.close()
+        else:
+            writer.close()
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.tar"]

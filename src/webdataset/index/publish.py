@@ -46,7 +46,9 @@ def publish_file(path: str, content: bytes) -> None:
     try:
         replace_and_sync(partial, path)
     except OSError as error:
-        remove_file(partial)
+        # why it is given up matters more
+        with contextlib.suppress(SourceError):
+            remove_file(partial)
         raise SourceError(f"cannot complete: {error.strerror}", url=path) from error
 
 
@@ -66,9 +68,17 @@ def prepare_file(path: str, content: bytes) -> str:
 
 
 def remove_file(path: str) -> None:
-    """Remove a file, if it is there."""
-    with contextlib.suppress(FileNotFoundError):
+    """Remove a file, if it is there.
+
+    Raises:
+        SourceError: the system refuses.
+    """
+    try:
         os.unlink(path)  # noqa: PTH108  bytes of names stay
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise SourceError(f"cannot remove: {error.strerror}", url=path) from error
 
 
 def write_indexes(

@@ -4,6 +4,7 @@ Index files are complete on the disk before the shard gets its name, and get the
 removed before the old shard is. So, however the program ends, no index of another shard stands beside a shard.
 """
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -182,9 +183,10 @@ class ShardIndexing:
             self._partials.pop()
 
     def abort(self) -> None:
-        """Remove what was prepared."""
+        """Remove what was prepared, as far as the system lets it."""
         while self._partials:
-            remove_file(self._partials.pop()[0])
+            with contextlib.suppress(SourceError):
+                remove_file(self._partials.pop()[0])
 
 
 def shard_indexing(
