@@ -103,28 +103,27 @@ def retry_local(
         SourceError: the system refuses, for good or after the last attempt.
         WebDatasetError: what the function raises.
     """
-    # needs modules that most runs do without
-    from webdataset.storage.retries import RetryBudget  # noqa: PLC0415
-
-    name = os.fsdecode(path)
-    budget = RetryBudget(url=name)
+    name, hint = os.fsdecode(path), ""
     try:
-        passes = is_transient(failure, name)
-        if passes:
+        if is_transient(failure, name):
+            # needs files, which may be what is lacking, and modules that most runs do without
+            from webdataset.storage.retries import RetryBudget  # noqa: PLC0415
+
+            budget = RetryBudget(url=name)
             log.warning("%s: cannot %s: %s; trying again", redact(name), verb, failure.strerror or failure)
-        while passes and not budget.spent():
-            budget.pause()
-            try:
-                return action()
-            except OSError as error:
-                failure = error
-            passes = is_transient(failure, name)
+            while not budget.spent():
+                budget.pause()
+                try:
+                    return action()
+                except OSError as error:
+                    failure = error
+                if not is_transient(failure, name):
+                    break
+            else:
+                longer = "" if settings.RETRY_SECONDS.get() else "; WDS_RETRY_SECONDS=600 keeps trying for ten minutes"
+                hint = f", {budget.describe()}; is the file system mounted, and its server up?{longer}"
         if isinstance(failure, WebDatasetError):
             raise failure
-        hint = ""
-        if passes:
-            longer = "" if settings.RETRY_SECONDS.get() else "; WDS_RETRY_SECONDS=600 keeps trying for ten minutes"
-            hint = f", {budget.describe()}; is the file system mounted, and its server up?{longer}"
         raise translate_os_error(failure, name, verb, hint) from failure
     finally:
         # it knows this frame
