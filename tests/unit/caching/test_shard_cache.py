@@ -516,5 +516,6 @@ def test_a_directory_that_vanishes_in_the_middle(web, near, makes_again):
             if len(found) in (1, 4):
                 shutil.rmtree(near, ignore_errors=True)
                 if makes_again:
-                    near.mkdir()
+                    # the thread that downloads may have made it already
+                    near.mkdir(exist_ok=True)
     assert found == ["one", "two", "three"] * 2
