@@ -76,9 +76,9 @@ def patient(monkeypatch):
     monkeypatch.setenv("WDS_RETRY_SECONDS", "60")
 
 
-def read(folder, *stages, **options):
+def read(folder, **options):
     """Return samples as they come."""
-    return list(wds.WebDataset(f"{folder}/s-{{0..{SHARDS - 1}}}.tar", shardshuffle=False, **options).compose(*stages))
+    return list(wds.WebDataset(f"{folder}/s-{{0..{SHARDS - 1}}}.tar", shardshuffle=False, **options))
 
 
 def strip(samples, folder):

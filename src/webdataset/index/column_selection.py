@@ -234,7 +234,8 @@ def _open_reader(
 def _fits_file(path: str, described: DescribedShard) -> bool:
     """Tell whether a local shard has the size and the first header that a columns file says."""
     with open_raw(path) as file:
-        size, head = file.identity and file.identity.length, read_full(file.read, BLOCK)
+        head = read_full(file.read, BLOCK)
+        size = None if file.identity is None else file.identity.length
     return described.size_bytes in (None, size) and (described.first is None or is_header(head, *described.first))
 
 

@@ -1,7 +1,7 @@
 """Lists local folders, and finds the files that a pattern matches; nothing is left out in silence.
 
-Python's ``glob`` takes a folder that cannot be listed for an empty one: its shards would be missing, and nobody would
-know. Here a folder that a mounted file system refuses for a moment is listed again (see
+Python's ``glob`` takes a folder that cannot be listed for an empty one: its shards would be missing without a word.
+Here a folder that a mounted file system refuses for a moment is listed again (see
 :mod:`webdataset.storage.local_files`), then an error ends the search. Folders for which there is no permission are
 left out with a warning where a wildcard led to them, as ``lost+found`` at the top of a disk is.
 """
@@ -31,7 +31,7 @@ def list_folder(
     Args:
         folder: its path; ``""`` is the working directory.
         mark_folders: where it is false, no name is said to be a folder: it may cost a look at each.
-        forbidden: told the path of each link that nobody may follow; it is no folder.
+        forbidden: told the path of each link that may not be followed; it is no folder.
 
     Raises:
         NotFound: there is no such folder.
@@ -71,7 +71,7 @@ def walk_folder(folder: str, *, warn: bool = True) -> Iterator[tuple[str, list[s
     """
     left_out: list[str] = []
     for place, names in _walk(folder, (), lambda _: True):
-        paths = {name: os.path.join(place, name) for name, is_folder in names if not is_folder}  # noqa: PTH118  bytes of names stay
+        paths = {name: os.path.join(place, name) for name, is_below in names if not is_below}  # noqa: PTH118  bytes of names stay
         special = dict.fromkeys(path for path in paths.values() if is_device(path))
         left_out += special
         yield place, [name for name, path in paths.items() if path not in special]
@@ -91,12 +91,12 @@ def _walk(
     """
     entered = (*above, os.path.realpath(folder))
     names, inside = [], []
-    for name, is_folder in sorted(listed(folder)):
+    for name, is_below in sorted(listed(folder)):
         path = os.path.join(folder, name)  # noqa: PTH118  bytes of names stay
-        if is_folder and os.path.realpath(path) in entered:
+        if is_below and os.path.realpath(path) in entered:
             continue
-        names.append((name, is_folder))
-        if is_folder and enters(name):
+        names.append((name, is_below))
+        if is_below and enters(name):
             inside.append(path)
     yield folder, names
     for path in inside:
@@ -122,7 +122,7 @@ def is_there(path: str | os.PathLike[str]) -> bool:
 
 
 def _find_mode(path: str, *, follow_links: bool = True, forbidden: Callable[[str], object] | None = None) -> int:
-    """Return what is at a path, as ``stat`` numbers it; 0 where nothing is there, or nobody may look.
+    """Return what is at a path, as ``stat`` numbers it; 0 where nothing is there, or permission is lacking.
 
     Then ``forbidden`` is told the path.
     """
@@ -218,8 +218,8 @@ class _Search:
     def _find_in(self, folder: str, name: str, *, only_folders: bool, chosen: bool) -> Iterator[str]:
         matches = re.compile(fnmatch.translate(os.path.normcase(name))).match
         hidden = name.startswith(".")
-        for found, below in self._list(folder, mark_folders=only_folders, chosen=chosen):
-            wanted = (below or not only_folders) and (hidden or not found.startswith("."))
+        for found, is_below in self._list(folder, mark_folders=only_folders, chosen=chosen):
+            wanted = (is_below or not only_folders) and (hidden or not found.startswith("."))
             if wanted and matches(os.path.normcase(found)):
                 yield os.path.join(folder, found)  # noqa: PTH118
 
@@ -229,8 +229,8 @@ class _Search:
             return
         yield os.path.join(folder, "")  # noqa: PTH118
         for place, names in _walk(folder, (), lambda name: not name.startswith("."), self._list):
-            for name, below in names:
-                if not name.startswith(".") and (below or not only_folders):
+            for name, is_below in names:
+                if not name.startswith(".") and (is_below or not only_folders):
                     yield os.path.join(place, name)  # noqa: PTH118
 
     def _list(self, folder: str, *, mark_folders: bool = True, chosen: bool = True) -> list[tuple[str, bool]]:
