@@ -1,4 +1,4 @@
-# Build, test and lint. Every target makes what it needs; a machine with Python 3.11+, make and a C compiler is enough.
+# Build, test and lint. Every target makes what it needs; a machine with Python 3.11 to 3.14, make and a C compiler is enough.
 PYTHON ?= python3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 3) # many tests wait for servers most of their time
 BIN := .venv/bin

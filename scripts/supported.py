@@ -1,4 +1,4 @@
-"""Which Python interpreters of this machine the project supports.
+"""Which Python interpreters of this machine the repository's commands can use.
 
 Run as a program, it says whether the interpreter that runs it is one of them. It works on any Python 3.
 """
@@ -46,7 +46,7 @@ def main() -> None:
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         others = ", ".join(found().values()) or "none found here"
         here = ".".join(map(str, sys.version_info[:2]))
-        sys.exit(f"this is Python {here}; webdataset needs 3.11 to 3.14. Run: make PYTHON=... ({others})")
+        sys.exit(f"this is Python {here}; these commands need 3.11 to 3.14. Run: make PYTHON=... ({others})")
 
 
 if __name__ == "__main__":

@@ -248,8 +248,11 @@ def test_loaders_over_one_dataset(urls):
     dataset = make_dataset(urls).map(fail_sometimes, handler=wds.ignore_and_continue)
     dataset = dataset.to_tuple("__key__", "json", "bin").elastic(streams=4)
 
+    # a loader begins with the epoch that its dataset stands at, which others take further
+    loaders = [wds.Loader(dataset, 8, workers=2 + number % 2) for number in range(4)]
+
     def load(number):
-        with wds.Loader(dataset, 8, workers=2 + number % 2) as loader:
+        with loaders[number] as loader:
             batches = [batches_of(loader) for _ in range(2)]
             return batches, loader.stats().skipped, loader.stats().dropped
 

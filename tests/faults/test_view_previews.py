@@ -194,7 +194,9 @@ def test_the_process_has_limits_and_no_credentials(monkeypatch):
         for part in ("environ", "cmdline"):
             assert b"hunter2" not in Path(f"/proc/{pid}/{part}").read_bytes()
         opened = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
-        assert not [name for name in opened if not name.startswith(("pipe:", "/dev/null"))]
+        # some versions of libffi keep themselves open
+        files = [name for name in opened if not name.startswith(("pipe:", "/dev/null")) and "/libffi.so" not in name]
+        assert not files
 
 
 _EFFECTS = """

@@ -118,7 +118,8 @@ def test_members_are_those_of_other_programs(tmp_path):
             # tarfile gives no payload for links, and extracted links are files
             others = others[1:]
         unanimous = all(other == others[0] for other in others) and others[0] is not None
-        agreed += unanimous
+        # bsdtar 3.8 refuses half of them
+        agreed += others.count(found) > 1
         if found is None or (found not in others if not warned else unanimous and found != others[0]):
             wrong.append((name, found, others, warned))
     assert not wrong, wrong[:5]

@@ -5,11 +5,11 @@ An index file is complete, or not there at all.
 
 import argparse
 import json
-import os
 import posixpath
 import re
 import sys
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,9 @@ def _warn_of_secrets(shards: list[WidsShard]) -> None:
 def _common_name(urls: list[str]) -> str | None:
     """Return a dataset name out of what the names of the shards begin with."""
     urls = [re.split("[?#]", url)[0] if places.is_url(url) else url for url in urls]  # a token is no name
-    common = os.path.commonprefix(urls)  # noqa: RUF071  letters, not folders: s-0.tar and s-1.tar have "s-" in common
+    # letters, not folders: s-0.tar and s-1.tar have "s-" in common
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*urls, strict=False))
+    common = "".join(letters[0] for letters in alike)
     if common == urls[0]:
         common = re.sub(r"\.(tar|tgz)(\.\w+)?$", "", common)
     words = [word for word in re.split(r"\W+", re.sub(r"^\w+://[^/]*", "", common)) if word and not word.isdigit()]

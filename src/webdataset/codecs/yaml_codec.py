@@ -66,14 +66,20 @@ def _check_depth(data: bytes) -> None:
     if sum(map(data.count, (b"[", b"{", b"-", b":", b"?"))) < _DEEPEST:
         return
     depth = 0
-    for event in yaml.parse(data, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _DEEPEST:
-                mark: Any = event.start_mark
-                raise FieldTooLarge(f"YAML nested deeper than {_DEEPEST}, in line {mark.line + 1}")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+    try:
+        for event in yaml.parse(data, Loader=_Loader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > _DEEPEST:
+                    mark: Any = event.start_mark
+                    raise FieldTooLarge(f"YAML nested deeper than {_DEEPEST}, in line {mark.line + 1}")
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+    except yaml.scanner.ScannerError as error:
+        # newer versions of libyaml have a limit of their own, and look ahead
+        if "nesting depth" not in str(error.problem):
+            raise
+        raise FieldTooLarge(f"YAML nested deeper than {_DEEPEST}{_error_position(error)}") from error
 
 
 class _Measure:

@@ -12,6 +12,7 @@ import contextlib
 import mmap
 import os
 import struct
+import weakref
 from typing import Any, Protocol
 
 from webdataset.core import settings
@@ -59,7 +60,7 @@ class EpochCounter:
         first: int = 0,
         *,
         resumed: bool = False,
-        further: "ContinuedEpochFlag | None" = None,
+        further: "ContinuedEpochFlag | ContinuedEpochFile | None" = None,
     ) -> None:
         self._first = first
         self._resumed = resumed
@@ -112,11 +113,11 @@ class EpochCounter:
             return EpochCounter, ()
         self._sent += 1
         if self._resumed and self._further is None:
-            self._further = ContinuedEpochFlag()
+            self._further = ContinuedEpochFlag() if hasattr(os, "pread") else ContinuedEpochFile()
         return _restore_counter, (self._sent - 1, self._further)
 
 
-def _restore_counter(travelled: int, further: "ContinuedEpochFlag | None") -> EpochCounter:
+def _restore_counter(travelled: int, further: "ContinuedEpochFlag | ContinuedEpochFile | None") -> EpochCounter:
     return EpochCounter(travelled, further=further)
 
 
@@ -161,6 +162,41 @@ class ContinuedEpochFlag:
 
 def _restore_flag(descriptor: "DupFd") -> ContinuedEpochFlag:
     return ContinuedEpochFlag(descriptor.detach())
+
+
+class ContinuedEpochFile:
+    """The same on Windows, where descriptors are not sent: a file, which goes away with the object that made it.
+
+    Args:
+        path: of the file; None makes one.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        if path is None:
+            import tempfile  # noqa: PLC0415  as above
+
+            descriptor, path = tempfile.mkstemp(prefix="webdataset-")
+            os.close(descriptor)
+            weakref.finalize(self, _remove_file, path, os.getpid())
+        self._path = path
+
+    def __bool__(self) -> bool:
+        return os.path.getsize(self._path) > 0  # noqa: PTH202
+
+    def tell(self) -> None:
+        """Take note that they did."""
+        with open(self._path, "ab") as file:  # noqa: PTH123
+            file.write(b"1")
+
+    def __reduce__(self) -> "tuple[type[ContinuedEpochFile], tuple[str]]":
+        return ContinuedEpochFile, (self._path,)
+
+
+def _remove_file(path: str, process: int) -> None:
+    """Remove a file, in the process that made it."""
+    if process == os.getpid():
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # noqa: PTH108
 
 
 def _slot_offset(info: TorchWorker) -> int:

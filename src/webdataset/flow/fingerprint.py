@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import dis
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
-_LOADING = ("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST")
+_LOADING = ("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST", "LOAD_COMMON_CONSTANT")
 _MAX_DEPTH = 4  # of functions that hold functions
 _MAX_VALUES = 256  # of a list whose values all count; of longer ones their ends do
 _OPERATORS = ("COMPARE_OP", "BINARY_OP")
@@ -185,7 +185,7 @@ def _walk_code(code: types.CodeType, *, operators: bool = False) -> Iterable[str
         elif next_name == "BUILD_CONST_KEY_MAP":
             # the keys of a dict, which other versions load one by one
             yield from _format_constants(step.argval)
-        elif step.argval is not None:
+        elif step.argval is not None and not callable(step.argval):  # as the class that `assert` raises is
             yield f"constant {step.argval!r}"
 
 

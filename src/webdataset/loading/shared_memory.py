@@ -28,6 +28,8 @@ import numpy.typing as npt
 
 from webdataset.core.optional_imports import loaded_module
 
+# Windows has no flags: its maps without a file are a process's own
+_PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 Array = npt.NDArray[np.generic]
 Note = TypeVar("Note")
 
@@ -139,7 +141,7 @@ class BlockPool:
         self._free.append(block)
 
     def _private(self, number: int) -> MemoryBlock:
-        return MemoryBlock(number, mmap.mmap(-1, max(self.size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        return MemoryBlock(number, mmap.mmap(-1, max(self.size_bytes, 1), **_PRIVATE))
 
 
 def create_shared_file(size_bytes: int) -> int:

@@ -11,7 +11,6 @@ Receivers check all of a description before they use it: types, bounds, seals. N
 
 import bisect
 import ctypes
-import fcntl
 import functools
 import itertools
 import json
@@ -20,12 +19,17 @@ import mmap
 import os
 import re
 import struct
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+# SharedLoader says that it needs Linux
+if sys.platform != "win32":
+    import fcntl
 
 from webdataset.core.errors import EncodingError
 from webdataset.loading.columns import wrap_array

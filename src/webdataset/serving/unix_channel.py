@@ -10,7 +10,6 @@ Descriptors are closed in forked children, so that the end of a process is seen 
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
@@ -30,6 +29,10 @@ from webdataset.core import settings
 from webdataset.core.errors import FlowError, NotFound, SourceError, UsageError
 from webdataset.loading.shared_memory import create_shared_file
 from webdataset.stages.base import Json
+
+# SharedLoader says that it needs Linux
+if sys.platform != "win32":
+    import fcntl
 
 Message = dict[str, Json]
 

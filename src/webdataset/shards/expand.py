@@ -88,7 +88,7 @@ def expand_to_sequence(urls: object, *, storage_options: object = None) -> Seque
         return expand_urls(urls)
     parts: list[BraceText | list[str]] = []
     for part in split_urls(urls) if isinstance(urls, str) else [os.fsdecode(urls)]:
-        text = substitute_environment(part) if isinstance(urls, str) else part
+        text = use_slashes(substitute_environment(part) if isinstance(urls, str) else part)
         parts.append(_find_many(text) or _expand_text(text, storage_options))
     return LazyUrls(parts) if BraceText in map(type, parts) else list(chain.from_iterable(parts))
 
@@ -159,8 +159,17 @@ def substitute_environment(text: str) -> str:
     return text
 
 
+def use_slashes(text: str) -> str:
+    """Return a path of Windows with slashes, which separate folders there, too: before a brace, a backslash does not.
+
+    On other systems, and of urls and commands, the text as it is.
+    """
+    return text.replace("\\", "/") if os.name == "nt" and is_local(text) else text
+
+
 def _expand_text(text: str, storage_options: object = None) -> list[str]:
     """Expand braces and wildcards, unless a file of just this name exists."""
+    text = use_slashes(text)
     if not _BRACES.search(text):
         return expand_name(text, storage_options)
     if os.path.lexists(text):
@@ -172,12 +181,13 @@ def expand_braces(text: str, most: int = MOST_NAMES) -> list[str]:
     """Return the texts that ``{1..3}`` and ``{a,b}`` in a text stand for.
 
     Args:
-        text: any text; a backslash before a brace takes it literally.
+        text: any text; a backslash before a brace takes it literally, but not on Windows.
         most: the most texts that it may stand for.
 
     Raises:
         UsageError: a brace that does not close, or more names than can be meant.
     """
+    text = use_slashes(text)
     if not _BRACES.search(text):
         return [text]
     if _count_names(text, most) > most:
@@ -185,7 +195,7 @@ def expand_braces(text: str, most: int = MOST_NAMES) -> list[str]:
     import braceexpand  # noqa: PLC0415  only where there are braces
 
     try:
-        return list(braceexpand.braceexpand(text))
+        return list(braceexpand.braceexpand(text, escape=os.name != "nt"))
     except ValueError as error:
         raise UsageError(f"braces do not close in {text!r}: write \\{{ for a brace that stands for itself") from error
 

@@ -8,6 +8,7 @@ that was replaced.
 import contextlib
 import io
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -259,18 +260,23 @@ def borrow_stream(stream: object, mode: str) -> BorrowedStream:
 
 
 _LOCAL_HOSTS = ("", "localhost")
+_DRIVE = re.compile(r"/{0,3}([A-Za-z]:)(?:[/\\]|$)")
 
 
 def path_of(url: str) -> str:
     """Return the path that a ``file:`` url names: ``file:rel``, ``file:/abs``, ``file:///abs``.
 
-    Percent escapes are decoded, unless only a file with the undecoded name exists.
+    Percent escapes are decoded, unless only a file with the undecoded name exists. On Windows also ``file:D:/abs``,
+    with any slashes before the letter.
 
     Raises:
         UsageError: it names a host other than this one.
     """
     rest = url[len("file:") :]
-    if rest.startswith("//"):
+    drive = _DRIVE.match(rest) if os.name == "nt" else None
+    if drive is not None:
+        rest = rest[drive.start(1) :]
+    elif rest.startswith("//"):
         host, slash, tail = rest[2:].partition("/")
         if host.lower() not in _LOCAL_HOSTS:
             raise UsageError(f"names the host {host!r}: write file:relative/path or file:///absolute/path", url=url)
