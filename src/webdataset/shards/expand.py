@@ -22,6 +22,7 @@ from webdataset.shards.urls import SHARD_ENDINGS, literal_path
 from webdataset.storage.open_url import is_local, rewrite_url
 from webdataset.storage.streams import path_of
 
+_IS_WINDOWS = os.name == "nt"
 _NAME = re.compile(r"\$\{(\w+)\}")
 _WILD = re.compile(r"[*?\[]")
 # programs name several folders in this way, and take the name apart when they open it
@@ -88,7 +89,9 @@ def expand_to_sequence(urls: object, *, storage_options: object = None) -> Seque
         return expand_urls(urls)
     parts: list[BraceText | list[str]] = []
     for part in split_urls(urls) if isinstance(urls, str) else [os.fsdecode(urls)]:
-        text = use_slashes(substitute_environment(part) if isinstance(urls, str) else part)
+        text = substitute_environment(part) if isinstance(urls, str) else part
+        if _IS_WINDOWS:
+            text = use_slashes(text)
         parts.append(_find_many(text) or _expand_text(text, storage_options))
     return LazyUrls(parts) if BraceText in map(type, parts) else list(chain.from_iterable(parts))
 
@@ -160,16 +163,14 @@ def substitute_environment(text: str) -> str:
 
 
 def use_slashes(text: str) -> str:
-    """Return a path of Windows with slashes, which separate folders there, too: before a brace, a backslash does not.
-
-    On other systems, and of urls and commands, the text as it is.
-    """
-    return text.replace("\\", "/") if os.name == "nt" and is_local(text) else text
+    """Return a path of Windows with slashes, which separate folders there, too; urls and commands as they are."""
+    return text.replace("\\", "/") if is_local(text) else text
 
 
 def _expand_text(text: str, storage_options: object = None) -> list[str]:
     """Expand braces and wildcards, unless a file of just this name exists."""
-    text = use_slashes(text)
+    if _IS_WINDOWS:
+        text = use_slashes(text)
     if not _BRACES.search(text):
         return expand_name(text, storage_options)
     if os.path.lexists(text):
@@ -187,7 +188,8 @@ def expand_braces(text: str, most: int = MOST_NAMES) -> list[str]:
     Raises:
         UsageError: a brace that does not close, or more names than can be meant.
     """
-    text = use_slashes(text)
+    if _IS_WINDOWS:
+        text = use_slashes(text)
     if not _BRACES.search(text):
         return [text]
     if _count_names(text, most) > most:
@@ -195,7 +197,7 @@ def expand_braces(text: str, most: int = MOST_NAMES) -> list[str]:
     import braceexpand  # noqa: PLC0415  only where there are braces
 
     try:
-        return list(braceexpand.braceexpand(text, escape=os.name != "nt"))
+        return list(braceexpand.braceexpand(text, escape=not _IS_WINDOWS))
     except ValueError as error:
         raise UsageError(f"braces do not close in {text!r}: write \\{{ for a brace that stands for itself") from error
 
