@@ -138,9 +138,13 @@ def _make_map_type() -> type:
     class Map(mmap.mmap):
         """A map of Windows: it has a name in place of flags, and takes no advice."""
 
-        def __new__(cls, fileno: int, length: int, tagname: str | None = None, access: int = 0, offset: int = 0) -> Any:
+        def __new__(
+            cls, fileno: int, length: int, tagname: str | None = None, access: int = 0, offset: int = 0, **more: Any
+        ) -> Any:
+            if more.keys() - ({"trackfd"} if sys.version_info >= (3, 15) else set()):
+                raise TypeError(f"mmap() has no {sorted(more)} on Windows")
             chosen = {"access": access} if access else {}
-            return mmap.mmap.__new__(cls, fileno, length, offset=offset, **chosen)
+            return mmap.mmap.__new__(cls, fileno, length, offset=offset, **chosen, **more)
 
         @property
         def madvise(self) -> Any:

@@ -57,8 +57,8 @@ class MappedFile(NamedTuple):
 
 # of all maps of this process that are in use
 _files: "weakref.WeakKeyDictionary[mmap.mmap, MappedFile]" = weakref.WeakKeyDictionary()
-# a map that keeps no descriptor of its own: since Python 3.13
-_OPTIONS = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+# a map that keeps no descriptor of its own: since Python 3.13, on Windows since 3.15
+_OPTIONS = {"trackfd": False} if sys.version_info >= ((3, 15) if os.name == "nt" else (3, 13)) else {}
 # half of vm.max_map_count, as Linux has it by default; without maps there is no memory and no thread either
 _MOST_MAPS = 32_000
 
