@@ -1,12 +1,15 @@
-"""What this library would see on Windows, as far as Linux can play it: modules without POSIX, and files in use.
+"""What this library would see on Windows or macOS, as far as Linux can play them.
 
-``install`` gives the library's modules (and no others) an ``os``, ``sys``, ``socket`` … that lack what Python lacks on
-Windows. Files that this process has open, or mapped, can be neither renamed nor removed, and descriptors of ``os.open``
-change line ends unless ``O_BINARY`` is given. It is no Windows: paths are the system's own, and other processes' open
-files do not count. A folder that :func:`write_start` made and that stands in PYTHONPATH installs it in every process.
+``install`` gives the library's modules (and no others) an ``os``, ``sys``, ``socket`` … that lack what Python lacks
+there. On Windows, files that this process has open, or mapped, can be neither renamed nor removed, and descriptors of
+``os.open`` change line ends unless ``O_BINARY`` is given; on macOS there is nothing under ``/proc`` and ``/sys``. It is
+neither system: paths are this system's own, and other processes' open files do not count. A folder that
+:func:`write_start` made and that stands in PYTHONPATH installs it in every process.
 """
 
 import builtins
+import importlib
+import io
 import os
 import sys
 import types
@@ -15,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 OURS = ("webdataset", "wids")
-ABSENT = {
+WINDOWS = {
     "os": """
         chown chroot copy_file_range eventfd fchdir fchown fdatasync fork forkpty fstatvfs getegid geteuid getgid
         getgroups getloadavg getpgid getpgrp getpriority getsid getuid getxattr initgroups killpg lchown listxattr lockf
@@ -36,8 +39,25 @@ ABSENT = {
         MADV_DONTNEED MADV_HUGEPAGE MADV_RANDOM MADV_SEQUENTIAL MADV_WILLNEED MAP_ANON MAP_ANONYMOUS MAP_PRIVATE
         MAP_SHARED PROT_READ PROT_WRITE
     """,
+    "sys": "abiflags getdlopenflags setdlopenflags",
     "time": "clock_gettime pthread_getcpuclockid CLOCK_MONOTONIC CLOCK_PROCESS_CPUTIME_ID",
 }
+MACOS = {
+    "os": """
+        copy_file_range eventfd fdatasync getrandom getxattr listxattr memfd_create pidfd_open pipe2 posix_fadvise
+        posix_fallocate removexattr sched_getaffinity sched_getparam sched_setaffinity sched_setscheduler setns setxattr
+        splice timerfd_create unshare waitid O_DIRECT O_NOATIME O_PATH O_TMPFILE MFD_CLOEXEC MFD_ALLOW_SEALING
+        POSIX_FADV_SEQUENTIAL POSIX_FADV_WILLNEED
+    """,
+    "signal": "SIGPWR SIGRTMAX SIGRTMIN SIGSTKFLT sigtimedwait sigwaitinfo",
+    "socket": "MSG_CMSG_CLOEXEC MSG_NOSIGNAL SOCK_CLOEXEC SOCK_NONBLOCK SO_PEERCRED",
+    "select": "EPOLLIN EPOLLOUT epoll",
+    "mmap": "MADV_DODUMP MADV_DOFORK MADV_HUGEPAGE MADV_MERGEABLE MADV_REMOVE MAP_POPULATE MAP_STACK",
+    "fcntl": "F_ADD_SEALS F_GET_SEALS F_SEAL_GROW F_SEAL_SHRINK F_SEAL_WRITE F_SETPIPE_SZ F_GETPIPE_SZ",
+    "resource": "prlimit",
+    "time": "pthread_getcpuclockid CLOCK_BOOTTIME",
+}
+SYSTEMS = {"win32": WINDOWS, "darwin": MACOS}
 MISSING = frozenset(
     ("crypt", "fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty")
 )
@@ -46,11 +66,11 @@ _texts: set[int] = set()
 
 
 class Seen(types.ModuleType):
-    """A module as it is on Windows.
+    """A module as it is on another system.
 
     Args:
         module: the one that there is.
-        absent: names that it lacks.
+        absent: names that it lacks there.
         **other: what it has in place of its own.
     """
 
@@ -61,7 +81,7 @@ class Seen(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name in self._absent:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} on Windows", name=name)
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} there", name=name)
         return getattr(self._module, name)
 
     def __dir__(self) -> list[str]:
@@ -154,31 +174,55 @@ def _make_map_type() -> type:
     return Map
 
 
-def install() -> None:
-    """Let modules of the library that are imported from now on see Windows."""
-    import mmap
-    import select
-    import signal
-    import socket
-    import time
+def _hide(function: Callable[..., Any], *, always: bool = False) -> Callable[..., Any]:
+    """Let a function of paths find nothing under /proc and /sys, where a module of the library asks."""
 
+    def find(path: Any, *arguments: Any, **how: Any) -> Any:
+        if isinstance(path, str | os.PathLike) and os.fspath(path).startswith(("/proc/", "/sys/")):
+            frame, asked = sys._getframe(1), always
+            for _ in range(4):
+                asked = asked or str(frame.f_globals.get("__name__")).partition(".")[0] in OURS
+                frame = frame.f_back or frame
+            if asked:
+                raise FileNotFoundError(2, "No such file or directory", path)
+        return function(path, *arguments, **how)
+
+    return find
+
+
+def _play_windows() -> Mapping[str, Mapping[str, Any]]:
+    """Return what modules have in place of their own on Windows."""
     for name in ("unlink", "remove", "rename", "replace"):
         setattr(os, name, _guard(getattr(os, name)))
-    theirs = {
+    files = {
         "open": _open, "read": _read, "write": _write, "close": _close, "fdopen": _fdopen, "rename": _rename,
         "O_BINARY": O_BINARY, "O_NOINHERIT": 0, "name": "nt",
     }  # fmt: skip
-    seen: Mapping[str, types.ModuleType] = {
-        "os": Seen(os, ABSENT["os"], **theirs),
-        "sys": Seen(sys, "getdlopenflags setdlopenflags abiflags", platform="win32"),
-        "mmap": Seen(mmap, ABSENT["mmap"], mmap=_make_map_type()),
-        **{m.__name__: Seen(m, ABSENT[m.__name__]) for m in (select, signal, socket, time)},
-    }
+    return {"os": files, "mmap": {"mmap": _make_map_type()}}
+
+
+def _play_macos() -> Mapping[str, Mapping[str, Any]]:
+    """Return what modules have in place of their own on macOS."""
+    builtins.open = io.open = _hide(open)
+    return {"os": {name: _hide(getattr(os, name), always=True) for name in ("open", "stat", "lstat", "readlink")}}
+
+
+def install(system: str) -> None:
+    """Let modules of the library that are imported from now on see another system.
+
+    Args:
+        system: ``win32`` or ``darwin``.
+    """
+    other = _play_windows() if system == "win32" else _play_macos()
+    changed: Mapping[str, Mapping[str, Any]] = {**other, "sys": {"platform": system}}
+    absent = {"sys": "", **SYSTEMS[system]}
+    seen = {name: Seen(importlib.import_module(name), absent[name], **changed.get(name, {})) for name in absent}
+    missing = MISSING if system == "win32" else ()
     importing = builtins.__import__
 
     def import_module(name: str, globals: Any = None, *rest: Any, **more: Any) -> Any:  # noqa: A002  its name
         if str((globals or {}).get("__name__")).partition(".")[0] in OURS:
-            if name in MISSING:
+            if name in missing:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             if name in seen:
                 return seen[name]
@@ -187,8 +231,13 @@ def install() -> None:
     builtins.__import__ = import_module
 
 
-def write_start(folder: Path) -> None:
-    """Write what each Python process runs first, where the folder stands in PYTHONPATH."""
+def write_start(folder: Path, system: str) -> None:
+    """Write what each Python process runs first, where the folder stands in PYTHONPATH.
+
+    Args:
+        folder: for it alone.
+        system: see :func:`install`.
+    """
     here = str(Path(__file__).parent)
-    lines = ["import sys", f"sys.path.insert(0, {here!r})", "import windows_double", "windows_double.install()"]
-    (folder / "sitecustomize.py").write_text("\n".join([*lines, "del sys.path[0]\n"]))
+    lines = ["import sys", f"sys.path.insert(0, {here!r})", "import other_systems", "del sys.path[0]"]
+    (folder / "sitecustomize.py").write_text("\n".join([*lines, f"other_systems.install({system!r})\n"]))
