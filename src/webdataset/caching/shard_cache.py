@@ -346,7 +346,7 @@ class ShardCache:
         if resolved is None or (resolved.local and not self.always):
             return None
         if not hasattr(os, "pread"):
-            self._complain("it needs what Linux and macOS have, and Windows has not")
+            self._complain("it is not supported on Windows")
             return None
         own = EntryPaths(self.folder, names.cache_name(resolved.url, resolved.target, resolved.service_id()))
         chosen = None if self.url_to_name is None else names.custom_names(resolved.url, self.url_to_name)[-1]
