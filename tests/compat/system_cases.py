@@ -168,6 +168,33 @@ def case_pipe():
     assert read("piped.tar")[0]["txt"] == TEXT
 
 
+def drop_odd(sample):
+    """Return a sample of an even number."""
+    return None if int(sample["cls"]) % 2 else sample
+
+
+def case_map_shards():
+    """Shards are mapped in this process and in others, and not again."""
+    for folder, how in (("one/", {}), ("many/", {"engine": "processes", "jobs": 2})):
+        report = wds.map_shards(drop_odd, URLS, folder, **how)
+        assert report.counts["out"] == COUNT // 2
+        assert len(wds.map_shards(drop_odd, URLS, folder, **how).skipped) == 4
+    assert Path("one/x-0001.tar").read_bytes() == Path("many/x-0001.tar").read_bytes()
+
+
+def case_columns_and_queues():
+    """Samples are selected by columns files, and a folder is a queue of shards."""
+    for shard in wds.expand_urls(URLS):
+        wds.write_columns(shard, ["cls"])
+    assert len(list(wds.WebDataset(URLS, shardshuffle=False, where="cls < 20"))) == 20
+    Path("queue").mkdir()
+    for shard in wds.expand_urls(URLS):
+        os.replace(shard, f"queue/{shard}")
+    taken = wds.DataPipeline(wds.DirectoryShardList("queue/", mode="unlink", poll=None), wds.tarfile_to_samples())
+    assert len(list(taken)) == COUNT
+    assert not list(Path("queue").glob("*.tar"))
+
+
 def case_imports():
     """Every module can be imported, but for missing extras."""
     for package in (webdataset, wids):
