@@ -175,11 +175,11 @@ def drop_odd(sample):
 
 def case_map_shards():
     """Shards are mapped in this process and in others, and not again."""
-    for folder, how in (("one/", {}), ("many/", {"engine": "processes", "jobs": 2})):
-        report = wds.map_shards(drop_odd, URLS, folder, **how)
+    for engine in ("serial", "processes"):
+        report = wds.map_shards(drop_odd, URLS, f"{engine}/", engine=engine, jobs=2)
         assert report.counts["out"] == COUNT // 2
-        assert len(wds.map_shards(drop_odd, URLS, folder, **how).skipped) == 4
-    assert Path("one/x-0001.tar").read_bytes() == Path("many/x-0001.tar").read_bytes()
+        assert len(wds.map_shards(drop_odd, URLS, f"{engine}/", engine=engine, jobs=2).skipped) == 4
+    assert Path("serial/x-0001.tar").read_bytes() == Path("processes/x-0001.tar").read_bytes()
 
 
 def case_columns_and_queues():
@@ -193,6 +193,24 @@ def case_columns_and_queues():
     taken = wds.DataPipeline(wds.DirectoryShardList("queue/", mode="unlink", poll=None), wds.tarfile_to_samples())
     assert len(list(taken)) == COUNT
     assert not list(Path("queue").glob("*.tar"))
+
+
+def case_view():
+    """The viewer shows a shard, with the previews that another process makes."""
+    from support.view_server import serve_view
+    from support.view_sides import make_view
+    from webdataset.viewer import previews
+    from webdataset.viewer.session import Session
+
+    if WINDOWS:
+        os.environ["SYSTEMROOT"] = "C:/Windows"
+        assert previews._make_environment()["SYSTEMROOT"] == "C:/Windows"
+    with serve_view(Session({"a": make_view("a", ["x-0000.tar"])})) as client:
+        assert len(client.get("/api/samples", shard=0, start=0, count=20)["samples"]) == 20
+    sample = next(iter(wds.WebDataset(URLS, shardshuffle=False)))
+    with previews.Previews() as shown:
+        assert shown.thumbnail("png", sample["png"], 8)
+        assert shown.array("npy", sample["npy"])["arrays"]
 
 
 def case_imports():

@@ -13,6 +13,7 @@ import pytest
 from support import other_systems
 from support.command import command_environment
 
+TESTS = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("system_cases.py")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the double asks /proc which files are open")
 
@@ -33,7 +34,7 @@ def play(tmp_path_factory):
         if system != sys.platform:
             start = tmp_path_factory.mktemp("start")
             other_systems.write_start(start, system)
-            environment["PYTHONPATH"] = os.pathsep.join([str(start), environment["PYTHONPATH"]])
+            environment["PYTHONPATH"] = os.pathsep.join([str(start), environment["PYTHONPATH"], str(TESTS)])
         command = [sys.executable, *map(str, words)]
         return subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False

@@ -127,6 +127,9 @@ TERM_PROGRAM = EnvironmentVariable("TERM_PROGRAM", "", str, "the program of the 
 LD_LIBRARY_PATH = EnvironmentVariable(
     "LD_LIBRARY_PATH", "", str, "where the system finds libraries: the preview process of `wds view` gets it too"
 )
+SYSTEMROOT = EnvironmentVariable(
+    "SYSTEMROOT", "", str, "where Windows is: the preview process of `wds view` gets it too"
+)
 KITTY_WINDOW_ID = EnvironmentVariable("KITTY_WINDOW_ID", "", str, "set by Kitty, which `wds show` sends images to")
 SHOW_SEED = EnvironmentVariable("WDS_SHOW_SEED", False, _parse_bool, "log the seeds of resampled shard lists")
 TRUST = EnvironmentVariable[str | None]("WDS_TRUST", None, str, "strict, safe or full: what decoding may execute")

@@ -265,7 +265,7 @@ def _make_environment() -> dict[str, str]:
         value = variable.get()
         if value is not None:
             found[variable.name] = str(value)
-    libraries = settings.LD_LIBRARY_PATH.get()
-    if libraries:
-        found[settings.LD_LIBRARY_PATH.name] = libraries
+    for place in (settings.LD_LIBRARY_PATH, settings.SYSTEMROOT):
+        if place.get():
+            found[place.name] = place.get()
     return found
