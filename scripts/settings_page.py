@@ -221,6 +221,7 @@ SUBJECTS = (
             "TERM_PROGRAM": Use(TEXT),
             "KITTY_WINDOW_ID": Use(COUNT),
             "LD_LIBRARY_PATH": Use("paths", "the system needs it"),
+            "SYSTEMROOT": Use("path", "no program starts without it"),
         },
     ),
     Subject(
