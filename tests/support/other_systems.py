@@ -1,4 +1,4 @@
-"""What this library would see on Windows or macOS, as far as Linux can play them.
+"""Simulates Windows and macOS on Linux, as this library sees them.
 
 ``install`` gives the library's modules (and no others) an ``os``, ``sys``, ``socket`` … that lack what Python lacks
 there. On Windows, files that this process has open, or mapped, can be neither renamed nor removed, and descriptors of
@@ -65,7 +65,7 @@ O_BINARY = 0x800000
 _texts: set[int] = set()
 
 
-class Seen(types.ModuleType):
+class SimulatedModule(types.ModuleType):
     """A module as it is on another system.
 
     Args:
@@ -190,7 +190,7 @@ def _hide(function: Callable[..., Any], *, always: bool = False) -> Callable[...
     return find
 
 
-def _play_windows() -> Mapping[str, Mapping[str, Any]]:
+def _simulate_windows() -> Mapping[str, Mapping[str, Any]]:
     """Return what modules have in place of their own on Windows."""
     for name in ("unlink", "remove", "rename", "replace"):
         setattr(os, name, _guard(getattr(os, name)))
@@ -201,7 +201,7 @@ def _play_windows() -> Mapping[str, Mapping[str, Any]]:
     return {"os": files, "mmap": {"mmap": _make_map_type()}}
 
 
-def _play_macos() -> Mapping[str, Mapping[str, Any]]:
+def _simulate_macos() -> Mapping[str, Mapping[str, Any]]:
     """Return what modules have in place of their own on macOS."""
     builtins.open = io.open = _hide(open)
     return {"os": {name: _hide(getattr(os, name), always=True) for name in ("open", "stat", "lstat", "readlink")}}
@@ -213,10 +213,12 @@ def install(system: str) -> None:
     Args:
         system: ``win32`` or ``darwin``.
     """
-    other = _play_windows() if system == "win32" else _play_macos()
+    other = _simulate_windows() if system == "win32" else _simulate_macos()
     changed: Mapping[str, Mapping[str, Any]] = {**other, "sys": {"platform": system}}
     absent = {"sys": "", **SYSTEMS[system]}
-    seen = {name: Seen(importlib.import_module(name), absent[name], **changed.get(name, {})) for name in absent}
+    seen = {
+        name: SimulatedModule(importlib.import_module(name), absent[name], **changed.get(name, {})) for name in absent
+    }
     missing = MISSING if system == "win32" else ()
     importing = builtins.__import__
 

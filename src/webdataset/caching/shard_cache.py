@@ -345,7 +345,7 @@ class ShardCache:
         """Open a shard through the cache; None where its source has to be read."""
         if resolved is None or (resolved.local and not self.always):
             return None
-        if not hasattr(os, "pread"):
+        if os.name == "nt":
             self._complain("it is not supported on Windows")
             return None
         own = EntryPaths(self.folder, names.cache_name(resolved.url, resolved.target, resolved.service_id()))

@@ -113,7 +113,7 @@ class EpochCounter:
             return EpochCounter, ()
         self._sent += 1
         if self._resumed and self._further is None:
-            self._further = ContinuedEpochFlag() if hasattr(os, "pread") else ContinuedEpochFile()
+            self._further = ContinuedEpochFile() if os.name == "nt" else ContinuedEpochFlag()
         return _restore_counter, (self._sent - 1, self._further)
 
 
@@ -165,7 +165,9 @@ def _restore_flag(descriptor: "DupFd") -> ContinuedEpochFlag:
 
 
 class ContinuedEpochFile:
-    """The same on Windows, where descriptors are not sent: a file, which goes away with the object that made it.
+    """A :class:`ContinuedEpochFlag` for Windows, where processes cannot send descriptors.
+
+    It is a file, which is removed with the object that made it.
 
     Args:
         path: of the file; None makes one.

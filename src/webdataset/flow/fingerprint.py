@@ -185,7 +185,8 @@ def _walk_code(code: types.CodeType, *, operators: bool = False) -> Iterable[str
         elif next_name == "BUILD_CONST_KEY_MAP":
             # the keys of a dict, which other versions load one by one
             yield from _format_constants(step.argval)
-        elif step.argval is not None and not callable(step.argval):  # as the class that `assert` raises is
+        # not the class that `assert` raises
+        elif step.argval is not None and not callable(step.argval):
             yield f"constant {step.argval!r}"
 
 

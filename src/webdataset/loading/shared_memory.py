@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from webdataset.core.optional_imports import loaded_module
 
-# Windows has no flags: its maps without a file are a process's own
+# on Windows, memory without a file is private, and takes no flags
 _PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 Array = npt.NDArray[np.generic]
 Note = TypeVar("Note")

@@ -27,15 +27,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-# SharedLoader says that it needs Linux
-if sys.platform != "win32":
-    import fcntl
-
 from webdataset.core.errors import EncodingError
 from webdataset.loading.columns import wrap_array
 from webdataset.loading.shared_memory import Array, BlockPool, Leases, MemoryBlock, as_array, create_shared_file
 from webdataset.serving.unix_channel import SEALS, ChannelError, check_memory_file
 from webdataset.stages.base import Json
+
+# SharedLoader says that it needs Linux
+if sys.platform != "win32":
+    import fcntl
 
 Node = dict[str, Json]
 

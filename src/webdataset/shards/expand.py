@@ -91,7 +91,7 @@ def expand_to_sequence(urls: object, *, storage_options: object = None) -> Seque
     for part in split_urls(urls) if isinstance(urls, str) else [os.fsdecode(urls)]:
         text = substitute_environment(part) if isinstance(urls, str) else part
         if _IS_WINDOWS:
-            text = use_slashes(text)
+            text = _use_slashes(text)
         parts.append(_find_many(text) or _expand_text(text, storage_options))
     return LazyUrls(parts) if BraceText in map(type, parts) else list(chain.from_iterable(parts))
 
@@ -162,7 +162,7 @@ def substitute_environment(text: str) -> str:
     return text
 
 
-def use_slashes(text: str) -> str:
+def _use_slashes(text: str) -> str:
     """Return a path of Windows with slashes, which separate folders there, too; urls and commands as they are."""
     return text.replace("\\", "/") if is_local(text) else text
 
@@ -170,7 +170,7 @@ def use_slashes(text: str) -> str:
 def _expand_text(text: str, storage_options: object = None) -> list[str]:
     """Expand braces and wildcards, unless a file of just this name exists."""
     if _IS_WINDOWS:
-        text = use_slashes(text)
+        text = _use_slashes(text)
     if not _BRACES.search(text):
         return expand_name(text, storage_options)
     if os.path.lexists(text):
@@ -189,7 +189,7 @@ def expand_braces(text: str, most: int = MOST_NAMES) -> list[str]:
         UsageError: a brace that does not close, or more names than can be meant.
     """
     if _IS_WINDOWS:
-        text = use_slashes(text)
+        text = _use_slashes(text)
     if not _BRACES.search(text):
         return [text]
     if _count_names(text, most) > most:

@@ -1,13 +1,15 @@
 """A state tells whether a user's function has changed since it was saved; digests are the same on every Python."""
 
+import dis
 import functools
 import json
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
 import webdataset as wds
-from webdataset.flow import elastic_state
+from webdataset.flow import elastic_state, fingerprint
 from webdataset.flow.fingerprint import digest_values, identify_function
 
 THRESHOLD = 3
@@ -98,6 +100,18 @@ WRITTEN = {
 def test_names_of_lambdas_are_those_of_other_pythons(text):
     """A state that another Python saved is not refused for how that compiled a lambda."""
     assert identify_function(eval(text)) == f"<lambda>#{WRITTEN[text]}"  # noqa: S307  the texts above
+
+
+def test_constants_that_3_15_loads_by_an_instruction_of_its_own(monkeypatch):
+    """As it compiles them, recorded under 3.15.2; the class that an assertion raises is no constant of the function."""
+    code = (lambda s: (s[:-1], "", True, False)).__code__
+    wanted = sorted(fingerprint._walk_code(code))
+    steps = [
+        SimpleNamespace(opname="LOAD_COMMON_CONSTANT", argval=value, offset=2 * place, argrepr="")
+        for place, value in enumerate((None, -1, "", True, False, AssertionError))
+    ]
+    monkeypatch.setattr(dis, "get_instructions", lambda _: steps)
+    assert sorted(fingerprint._walk_code(code)) == wanted
 
 
 def made(text):

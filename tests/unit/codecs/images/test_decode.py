@@ -234,7 +234,7 @@ def test_pillows_warning_as_an_error_is_the_same_error():
 
 @pytest.mark.limited
 def test_the_limit_on_pixels_is_a_setting(pictures, monkeypatch):
-    """61 x 47 pixels pass or not, whichever library decodes; where Pillow does not, its own limit is not asked."""
+    """61 x 47 pixels pass or not, whichever library decodes; Pillow's own limit holds only where Pillow decodes."""
     simple = importlib.util.find_spec("simplejpeg") is not None
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100 if simple else None)
     monkeypatch.setenv("WDS_MAX_IMAGE_PIXELS", str(61 * 47))
